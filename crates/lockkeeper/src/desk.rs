@@ -1,0 +1,396 @@
+//! What a session's task, the store's hints, the waiting loop and the guards share: who waits, who
+//! holds, and until when the session may be believed in.
+
+use crate::{
+    clock::{Clock, Moment},
+    error::Loss,
+    name::Name,
+    store::{Hints, Stand, Wait},
+    ticket::TicketId,
+};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::{Notify, oneshot, watch};
+
+/// How long a waiter rests at most although its store wakes it: hints may be lost.
+const SAFETY: Duration = Duration::from_secs(1);
+/// The pauses between polls while no hints come.
+const POLL_FIRST: Duration = Duration::from_millis(5);
+const POLL_MOST: Duration = Duration::from_millis(250);
+
+/// How a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lease {
+    /// The last renewal was answered.
+    Held,
+    /// A renewal has failed; the deadline has not passed.
+    Jeopardy,
+    /// Over.
+    Lost(Loss),
+}
+
+/// Told to a waiter's owner when it moves up.
+pub(crate) type Tell = Arc<dyn Fn(&Wait) + Send + Sync>;
+
+pub(crate) struct Desk {
+    pub(crate) clock: Clock,
+    deadline: AtomicU64,
+    lease: watch::Sender<Lease>,
+    book: Mutex<Book>,
+    /// Nobody wakes our waiters (yet): poll often.
+    deaf: AtomicBool,
+    /// Something is due earlier than the task thinks.
+    pub(crate) due: Notify,
+    /// The first waiter has come.
+    pub(crate) waiters: Notify,
+}
+
+#[derive(Default)]
+struct Book {
+    waiting: HashMap<TicketId, Waiter>,
+    held: HashMap<TicketId, Arc<Grip>>,
+    leaving: HashSet<TicketId>,
+    contending: HashMap<Name, Arc<Notify>>,
+    verify: Option<u64>,
+    verified: Option<u64>,
+}
+
+struct Waiter {
+    name: Name,
+    /// When to poll; `None` while the enter has not been answered.
+    recheck: Option<Moment>,
+    pause: Duration,
+    turn: oneshot::Sender<u64>,
+    tell: Option<Tell>,
+}
+
+/// A held ticket's own end, apart from its session's.
+pub(crate) struct Grip {
+    pub(crate) name: Name,
+    pub(crate) max_hold: Option<Moment>,
+    why: OnceLock<Loss>,
+    ended: Notify,
+}
+
+impl Grip {
+    pub(crate) fn new(name: Name, max_hold: Option<Moment>) -> Arc<Self> {
+        Arc::new(Self { name, max_hold, why: OnceLock::new(), ended: Notify::new() })
+    }
+
+    pub(crate) fn end(&self, why: Loss) {
+        if self.why.set(why).is_ok() {
+            crate::observe::lost(&self.name, why);
+            self.ended.notify_waiters();
+        }
+    }
+
+    pub(crate) fn why(&self) -> Option<Loss> {
+        self.why.get().copied()
+    }
+
+    pub(crate) async fn ended(&self) -> Loss {
+        let mut ended = std::pin::pin!(self.ended.notified());
+        loop {
+            ended.as_mut().enable();
+            if let Some(why) = self.why() {
+                return why;
+            }
+            ended.as_mut().await;
+            ended.set(self.ended.notified());
+        }
+    }
+}
+
+/// What the session's task has to do now.
+pub(crate) struct Due {
+    /// The version of the session's tickets that all must be polled for.
+    pub(crate) verify: Option<u64>,
+    /// The tickets to poll.
+    pub(crate) poll: Vec<(Name, TicketId)>,
+    /// The tickets whose longest hold has passed.
+    pub(crate) overheld: Vec<(TicketId, Arc<Grip>)>,
+}
+
+impl Desk {
+    pub(crate) fn new(clock: Clock, deadline: Moment) -> Self {
+        Self {
+            clock,
+            deadline: deadline.as_nanos().into(),
+            lease: watch::Sender::new(Lease::Held),
+            book: Mutex::default(),
+            deaf: true.into(),
+            due: Notify::new(),
+            waiters: Notify::new(),
+        }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn deadline(&self) -> Moment {
+        Moment::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// A renewal sent so that it is good until `deadline` was answered.
+    pub(crate) fn renewed(&self, deadline: Moment, version: u64) {
+        self.deadline.store(deadline.as_nanos(), Ordering::Release);
+        self.turn_to(Lease::Held);
+        let mut book = self.book();
+        if book.verified != Some(version) {
+            book.verify = Some(version);
+            drop(book);
+            self.due.notify_one();
+        }
+    }
+
+    pub(crate) fn jeopardy(&self) {
+        self.turn_to(Lease::Jeopardy);
+    }
+
+    /// Declares the session lost. The first reason stands.
+    pub(crate) fn lose(&self, why: Loss) {
+        self.turn_to(Lease::Lost(why));
+    }
+
+    fn turn_to(&self, to: Lease) {
+        self.lease.send_if_modified(|lease| match (*lease, to) {
+            (Lease::Lost(_), _) => false,
+            (from, to) if from == to => false,
+            _ => {
+                *lease = to;
+                true
+            }
+        });
+    }
+
+    /// How the session stands. Exact at every call, whatever the timers do: the deadline is compared
+    /// with the clock that counts suspend.
+    pub(crate) fn lease(&self) -> Lease {
+        match *self.lease.borrow() {
+            Lease::Lost(why) => Lease::Lost(why),
+            _ if self.clock.now() >= self.deadline() => Lease::Lost(Loss::Expired),
+            lease => lease,
+        }
+    }
+
+    /// May the store have ended the session? Then nothing more is sent for it. (A session that was
+    /// closed here, before its deadline, is not meant.)
+    pub(crate) fn may_be_gone(&self) -> bool {
+        let told = matches!(*self.lease.borrow(), Lease::Lost(why) if why != Loss::Closed);
+        told || self.clock.now() >= self.deadline()
+    }
+
+    /// Waits until the session's standing is as `wanted` says.
+    pub(crate) async fn lease_where(&self, wanted: impl FnMut(&Lease) -> bool + Send) -> Lease {
+        let mut lease = self.lease.subscribe();
+        // The sender is ours, so it cannot be gone.
+        lease.wait_for(wanted).await.map_or(Lease::Lost(Loss::Closed), |lease| *lease)
+    }
+
+    pub(crate) async fn lost(&self) -> Loss {
+        match self.lease_where(|lease| matches!(lease, Lease::Lost(_))).await {
+            Lease::Lost(why) => why,
+            _ => unreachable!("waited for a loss"),
+        }
+    }
+
+    /// Notes that a ticket is about to enter, so that a grant in between is not missed.
+    pub(crate) fn listen(
+        &self,
+        ticket: TicketId,
+        name: &Name,
+        tell: Option<Tell>,
+    ) -> oneshot::Receiver<u64> {
+        let (turn, receiver) = oneshot::channel();
+        let waiter = Waiter { name: name.clone(), recheck: None, pause: POLL_FIRST, turn, tell };
+        self.book().waiting.insert(ticket, waiter);
+        receiver
+    }
+
+    /// The store said: wait.
+    pub(crate) fn queued(&self, ticket: TicketId, wait: &Wait) {
+        {
+            let mut book = self.book();
+            let Some(waiter) = book.waiting.get_mut(&ticket) else { return };
+            self.rest(waiter, wait);
+        }
+        self.waiters.notify_one();
+        self.due.notify_one();
+    }
+
+    fn rest(&self, waiter: &mut Waiter, wait: &Wait) {
+        let most = if self.deaf.load(Ordering::Acquire) { waiter.pause } else { SAFETY };
+        waiter.pause = (waiter.pause * 2).min(POLL_MOST);
+        waiter.recheck = Some(self.clock.now() + wait.recheck.min(most));
+        if let Some(tell) = &waiter.tell {
+            tell(wait);
+        }
+    }
+
+    /// Notes a granted ticket.
+    pub(crate) fn hold(&self, ticket: TicketId, grip: Arc<Grip>) {
+        let timed = grip.max_hold.is_some();
+        {
+            let mut book = self.book();
+            book.waiting.remove(&ticket);
+            book.held.insert(ticket, grip);
+        }
+        if timed {
+            self.due.notify_one();
+        }
+    }
+
+    /// Notes that a ticket is being left.
+    pub(crate) fn leaving(&self, ticket: TicketId) {
+        let mut book = self.book();
+        book.waiting.remove(&ticket);
+        book.held.remove(&ticket);
+        book.leaving.insert(ticket);
+    }
+
+    /// Notes that a ticket is in no line.
+    pub(crate) fn forget(&self, ticket: TicketId) {
+        let mut book = self.book();
+        book.waiting.remove(&ticket);
+        book.held.remove(&ticket);
+        book.leaving.remove(&ticket);
+    }
+
+    /// Rung when the line has room: for those who contend.
+    pub(crate) fn contend(&self, name: &Name) -> Arc<Notify> {
+        Arc::clone(self.book().contending.entry(name.clone()).or_default())
+    }
+
+    pub(crate) fn stop_contending(&self, name: &Name) {
+        self.book().contending.remove(name);
+    }
+
+    /// When something is due next.
+    pub(crate) fn next_due(&self) -> Moment {
+        let book = self.book();
+        if book.verify.is_some() {
+            return self.clock.now();
+        }
+        let polls = book.waiting.values().filter_map(|w| w.recheck);
+        let holds = book.held.values().filter_map(|g| g.max_hold);
+        polls.chain(holds).min().unwrap_or(Moment::NEVER)
+    }
+
+    /// What is due now. A poll that is under way is not due again until it is answered.
+    pub(crate) fn due(&self) -> Due {
+        let (now, mut book) = (self.clock.now(), self.book());
+        let is_due = |at: Option<Moment>| at.is_some_and(|at| at <= now);
+        let waiting = book.waiting.iter().filter(|(_, w)| is_due(w.recheck));
+        let poll = waiting.map(|(t, w)| (w.name.clone(), *t)).collect();
+        let held = book.held.iter().filter(|(_, g)| is_due(g.max_hold));
+        let overheld = held.map(|(t, g)| (*t, Arc::clone(g))).collect();
+        Due { poll, overheld, verify: book.verify.take() }
+    }
+
+    /// Takes in how a waiting ticket stands.
+    pub(crate) fn polled(&self, ticket: TicketId, stand: &Stand) {
+        match stand {
+            Stand::Granted { fence } => self.granted(ticket, *fence),
+            Stand::Waiting(wait) => {
+                let mut book = self.book();
+                let waiter = book.waiting.get_mut(&ticket).filter(|w| w.recheck.is_some());
+                if let Some(waiter) = waiter {
+                    self.rest(waiter, wait);
+                }
+            }
+            // Without its sender the waiter enters again, at the end of the line.
+            Stand::Gone => drop(self.answered(ticket)),
+        }
+    }
+
+    /// The poll failed: once more, soon.
+    pub(crate) fn unanswered(&self, due: &Due) {
+        let (soon, mut book) = (self.clock.now() + POLL_MOST, self.book());
+        for (_, ticket) in &due.poll {
+            if let Some(waiter) = book.waiting.get_mut(ticket) {
+                waiter.recheck = Some(soon);
+            }
+        }
+        book.verify = book.verify.or(due.verify);
+    }
+
+    /// The tickets that the desk takes to be held.
+    pub(crate) fn held(&self) -> Vec<(TicketId, Arc<Grip>)> {
+        self.book().held.iter().map(|(t, g)| (*t, Arc::clone(g))).collect()
+    }
+
+    /// All tickets were compared with the store's of this version.
+    pub(crate) fn verified(&self, version: u64) {
+        self.book().verified = Some(version);
+    }
+
+    /// Does anybody here know this ticket?
+    pub(crate) fn knows(&self, ticket: TicketId) -> bool {
+        let book = self.book();
+        book.waiting.contains_key(&ticket)
+            || book.held.contains_key(&ticket)
+            || book.leaving.contains(&ticket)
+    }
+
+    /// Takes out a waiter whose enter has been answered.
+    fn answered(&self, ticket: TicketId) -> Option<Waiter> {
+        let mut book = self.book();
+        book.waiting.get(&ticket)?.recheck?;
+        book.waiting.remove(&ticket)
+    }
+
+    /// The source of hints has broken.
+    pub(crate) fn deafened(&self) {
+        self.deaf.store(true, Ordering::Release);
+    }
+}
+
+impl Hints for Desk {
+    fn granted(&self, ticket: TicketId, fence: u64) {
+        let waiter = self.book().waiting.remove(&ticket);
+        if let Some(waiter) = waiter {
+            // The waiter may have gone: then its seat leaves, whatever the fence.
+            let _ = waiter.turn.send(fence);
+        }
+    }
+
+    fn ended(&self, ticket: TicketId) {
+        drop(self.answered(ticket));
+        let grip = self.book().held.remove(&ticket);
+        if let Some(grip) = grip {
+            grip.end(Loss::Evicted);
+        }
+    }
+
+    fn freed(&self, name: &Name) {
+        if let Some(bell) = self.book().contending.get(name) {
+            bell.notify_one();
+        }
+    }
+
+    fn look(&self, ticket: Option<TicketId>) {
+        self.deaf.store(false, Ordering::Release);
+        let (now, mut book) = (self.clock.now(), self.book());
+        let mut hurry = |waiter: &mut Waiter| {
+            if waiter.recheck.is_some() {
+                waiter.recheck = Some(now);
+            }
+        };
+        match ticket {
+            Some(ticket) => book.waiting.get_mut(&ticket).into_iter().for_each(&mut hurry),
+            None => {
+                book.waiting.values_mut().for_each(&mut hurry);
+                book.contending.values().for_each(|bell| bell.notify_one());
+            }
+        }
+        drop(book);
+        self.due.notify_one();
+    }
+}

@@ -1,0 +1,253 @@
+//! What can go wrong, said so that a program can act on it.
+
+use crate::{
+    name::{Name, NameError},
+    ticket::{Mode, TicketIdError},
+};
+use std::{borrow::Cow, error::Error as StdError, time::Duration};
+
+/// The result of everything in this library.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong for a user of locks.
+///
+/// That a lock is taken is not an error for [`try_now`](crate::Acquire::try_now), which answers
+/// `None`. It is one for those who wait: [`Error::NotAcquired`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The wait ended, by its time limit or its retry policy, before the lock was granted.
+    /// No ticket of it is left in the line.
+    #[error("lock {name:?} was not acquired within {waited:.1?}")]
+    NotAcquired {
+        /// The lock.
+        name: Name,
+        /// How long it was tried.
+        waited: Duration,
+    },
+    /// The lock was held, and is no more.
+    #[error("lock {name:?} was lost: {why}")]
+    Lost {
+        /// The lock.
+        name: Name,
+        /// How it was lost.
+        why: Loss,
+    },
+    /// The name is none.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A time, a number of permits or another option makes no sense; nothing was sent.
+    #[error("{0}")]
+    Option(String),
+    /// The store's URL is not understood; nothing was opened.
+    #[error("{0}")]
+    Url(String),
+    /// The line has another capacity than was asked for.
+    #[error(
+        "lock {name:?} is in use {} and cannot be taken {} at the same time",
+        capacity(*.line), capacity(*.asked)
+    )]
+    Capacity {
+        /// The lock.
+        name: Name,
+        /// The capacity asked for.
+        asked: u32,
+        /// The capacity the line has until it is empty.
+        line: u32,
+    },
+    /// This owner holds the lock in a mode that does not cover what it asks for now.
+    #[error(
+        "this owner holds lock {name:?} ({held}) and cannot get more of it ({asked}) before \
+         releasing it: it would wait for itself"
+    )]
+    Upgrade {
+        /// The lock.
+        name: Name,
+        /// What the owner holds.
+        held: Mode,
+        /// What it asks for.
+        asked: Mode,
+    },
+    /// The store cannot do this.
+    #[error("the {store} store does not support {what}")]
+    Unsupported {
+        /// The kind of store.
+        store: &'static str,
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// The text is no sequencer.
+    #[error("not a sequencer: {0}")]
+    Sequencer(&'static str),
+    /// The text is no ticket id.
+    #[error(transparent)]
+    TicketId(#[from] TicketIdError),
+    /// The store could not be reached for so long that waiting on makes no sense.
+    #[error("the store has been unreachable for {for_:.0?}")]
+    Unavailable {
+        /// For how long.
+        for_: Duration,
+        /// What it said last.
+        source: StoreError,
+    },
+    /// The keeper has been closed.
+    #[error("the keeper has been closed")]
+    Closed,
+    /// The store refused or failed.
+    #[error(transparent)]
+    Store(StoreError),
+}
+
+fn capacity(of: u32) -> Cow<'static, str> {
+    match of {
+        crate::ticket::PLAIN => "as a plain lock".into(),
+        n => format!("as a semaphore of {n}").into(),
+    }
+}
+
+/// Why a lock that was held is held no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The session could not be renewed in time.
+    #[error("the session could not be renewed in time")]
+    Expired,
+    /// The store says that the session is over.
+    #[error("the store has ended the session")]
+    SessionGone,
+    /// The ticket is gone from the line while its session lives: somebody evicted it.
+    #[error("the ticket was evicted")]
+    Evicted,
+    /// The time set by [`max_hold`](crate::Acquire::max_hold) has passed.
+    #[error("the longest time it may be held has passed")]
+    MaxHold,
+    /// The keeper was closed, or the runtime that renewed the session has ended.
+    #[error("the keeper was closed")]
+    Closed,
+}
+
+impl Loss {
+    /// One word for it, for labels and machine-readable output.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::SessionGone => "session_gone",
+            Self::Evicted => "evicted",
+            Self::MaxHold => "max_hold",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+/// Did a failed request change anything in the store?
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It did not.
+    NotApplied,
+    /// It may have.
+    Unknown,
+}
+
+/// The kinds of trouble a store can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// Not reachable or too busy now; trying again can help.
+    Unavailable,
+    /// The session named in the request is over.
+    SessionOver,
+    /// The ticket was closed by its owner: this is a late copy of an earlier request.
+    TicketClosed,
+    /// The line has this other capacity.
+    Capacity(u32),
+    /// A limit of the store or the contract is reached.
+    Full,
+    /// The credentials or rights do not suffice.
+    Denied,
+    /// The store is not what the URL says, or is set up so that locks on it cannot be trusted.
+    Misconfigured,
+    /// The data in the store makes no sense.
+    Corrupt,
+    /// The store cannot do this.
+    Unsupported(&'static str),
+    /// A fault of ours or of the store's that fits nowhere else.
+    Other,
+}
+
+/// What a store says when a request fails: the kind of trouble, whether anything was written,
+/// and the reason in words (never with a password in it).
+#[derive(Debug, thiserror::Error)]
+#[error("{store}: {what}")]
+pub struct StoreError {
+    /// The kind of store.
+    pub store: &'static str,
+    /// The kind of trouble.
+    pub trouble: Trouble,
+    /// Did the request change anything?
+    pub outcome: Outcome,
+    /// What happened, and what to do about it.
+    pub what: String,
+    /// The error below.
+    #[source]
+    pub source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl StoreError {
+    /// A request that certainly changed nothing.
+    pub fn not_applied(store: &'static str, trouble: Trouble, what: impl Into<String>) -> Self {
+        let what = what.into();
+        Self { store, trouble, outcome: Outcome::NotApplied, what, source: None }
+    }
+
+    /// A request that may or may not have been carried out.
+    pub fn unknown(store: &'static str, trouble: Trouble, what: impl Into<String>) -> Self {
+        Self { outcome: Outcome::Unknown, ..Self::not_applied(store, trouble, what) }
+    }
+
+    /// The session named in a request is over.
+    #[must_use]
+    pub fn session_over(store: &'static str) -> Self {
+        Self::not_applied(store, Trouble::SessionOver, "the session is over")
+    }
+
+    /// Adds the error below.
+    #[must_use]
+    pub fn because(mut self, source: impl StdError + Send + Sync + 'static) -> Self {
+        self.source = Some(Box::new(source));
+        self
+    }
+
+    /// Can the same request succeed when it is sent again?
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        self.trouble == Trouble::Unavailable
+    }
+
+    /// The error as users see it, for a request about `name` that asked for `mode`.
+    pub(crate) fn about(self, name: &Name, mode: Mode) -> Error {
+        match self.trouble {
+            Trouble::Capacity(line) => {
+                Error::Capacity { name: name.clone(), asked: mode.capacity(), line }
+            }
+            _ => self.into(),
+        }
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(e: StoreError) -> Self {
+        match e.trouble {
+            Trouble::Unsupported(what) => Self::Unsupported { store: e.store, what },
+            _ => Self::Store(e),
+        }
+    }
+}
+
+impl Error {
+    /// Is this the answer to a wait that ended without the lock?
+    #[must_use]
+    pub fn is_not_acquired(&self) -> bool {
+        matches!(self, Self::NotAcquired { .. })
+    }
+}

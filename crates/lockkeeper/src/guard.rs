@@ -1,0 +1,402 @@
+//! A lock in hand.
+
+use crate::{
+    clock::Moment,
+    desk::{Grip, Lease},
+    error::{Error, Loss, Result},
+    name::Name,
+    observe,
+    sequencer::Sequencer,
+    session::Session,
+    store::{CELL_MAX, Claim, Edit, Edited, Left, Store as _},
+    ticket::{Mode, NOTE_MAX, TicketId},
+    wait::{Seat, Want},
+};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// How a lock in hand stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Health {
+    /// Held, and the last renewal was answered.
+    Held,
+    /// Held, but a renewal has failed: unless one succeeds soon, the lock will be lost.
+    Jeopardy,
+    /// Lost.
+    Lost(Loss),
+}
+
+/// A lock in hand: one type for every primitive.
+///
+/// The lock is renewed in the background for as long as the guard lives. Whoever must not go on
+/// without it selects on [`lost`](Self::lost), or passes the [`fence`](Self::fence) to a resource
+/// that refuses older ones.
+///
+/// # Release on drop
+/// Dropping the guard releases the lock in the background: the drop itself neither blocks nor
+/// fails. Use [`release`](Self::release) to know that it is done, and
+/// [`Keeper::close`](crate::Keeper::close) before the runtime ends.
+///
+/// # Re-entrancy
+/// Guards of one [`owner`](crate::Acquire::owner) for one name share one ticket and one fence. The
+/// lock is released with the last of them.
+#[must_use = "dropping the guard releases the lock"]
+pub struct Guard {
+    hold: Arc<Hold>,
+}
+
+impl Guard {
+    /// The number of this grant. For one name it grows with every exclusive grant, so a resource
+    /// that remembers the highest it has seen can refuse a holder whose time has passed.
+    #[must_use]
+    pub fn fence(&self) -> u64 {
+        self.hold.fence
+    }
+
+    /// The lock's name.
+    #[must_use]
+    pub fn name(&self) -> &Name {
+        self.hold.name()
+    }
+
+    /// How it is held.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.hold.seat.mode
+    }
+
+    /// The ticket's id: public, as it appears in listings.
+    #[must_use]
+    pub fn ticket(&self) -> TicketId {
+        self.hold.seat.ticket
+    }
+
+    /// A text that carries this grant to others, who can have it [checked](crate::Keeper::check).
+    #[must_use]
+    pub fn sequencer(&self) -> Sequencer {
+        Sequencer::new(self.hold.session().store.id(), self.mode(), self.hold.claim())
+    }
+
+    /// How the store itself names this grant (a key, a path, a row), for the user's own
+    /// transactions there.
+    #[must_use]
+    pub fn native(&self) -> Vec<(&'static str, String)> {
+        self.hold.session().store.native(&self.hold.claim())
+    }
+
+    /// Is the lock held now? Exact at the moment of the call, also right after the process was
+    /// stopped or the machine suspended.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !matches!(self.health(), Health::Lost(_))
+    }
+
+    /// How the lock stands.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        match (self.hold.grip.why(), self.hold.session().desk.lease()) {
+            (Some(why), _) | (None, Lease::Lost(why)) => Health::Lost(why),
+            (None, Lease::Jeopardy) => Health::Jeopardy,
+            (None, Lease::Held) => Health::Held,
+        }
+    }
+
+    /// For how long the lock is held for certain, if no further renewal succeeds.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        let desk = &self.hold.session().desk;
+        let until = self.hold.grip.max_hold.unwrap_or(Moment::NEVER).min(desk.deadline());
+        if self.is_held() { until.saturating_since(desk.clock.now()) } else { Duration::ZERO }
+    }
+
+    /// Waits until the lock is lost, and says why. Fires at the session's deadline at the latest,
+    /// which is before the store can grant the lock to anybody else.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and called again as often as wanted.
+    pub async fn lost(&self) -> Loss {
+        let Hold { seat, grip, .. } = &*self.hold;
+        tokio::select! {
+            why = grip.ended() => why,
+            why = seat.session.desk.lost() => why,
+        }
+    }
+
+    /// Waits until the lock is in jeopardy (a renewal has failed) or lost, and says which.
+    ///
+    /// # Cancel safety
+    /// As [`lost`](Self::lost).
+    pub async fn jeopardy(&self) -> Health {
+        let Hold { seat, grip, .. } = &*self.hold;
+        tokio::select! {
+            why = grip.ended() => Health::Lost(why),
+            lease = seat.session.desk.lease_where(|l| *l != Lease::Held) => match lease {
+                Lease::Lost(why) => Health::Lost(why),
+                _ => Health::Jeopardy,
+            },
+        }
+    }
+
+    /// Renews now, so that the lock is held for at least `at_least` from now on.
+    ///
+    /// A fixed [`lease`](crate::Acquire::lease) begins anew.
+    ///
+    /// # Errors
+    /// [`Error::Option`] if `at_least` is longer than a renewal is good for, [`Error::Lost`], or the
+    /// store's error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may or may not renew.
+    pub async fn extend(&self, at_least: Duration) -> Result<Duration> {
+        let session = self.hold.session();
+        let longest = session.terms.belief();
+        if at_least > longest {
+            return Err(Error::Option(format!(
+                "cannot extend by {at_least:?}: a renewal is good for {longest:?}; ask for a \
+                 longer ttl or lease when taking the lock"
+            )));
+        }
+        self.ensure_held()?;
+        session.renew_now(self.name()).await?;
+        self.ensure_held()?;
+        Ok(self.remaining())
+    }
+
+    /// Changes what others read beside the ticket: its label.
+    ///
+    /// # Errors
+    /// [`Error::Option`] if the note is too long, [`Error::Lost`], or the store's error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may or may not change it.
+    pub async fn annotate(&self, note: impl Into<Vec<u8>>) -> Result<()> {
+        let note = note.into();
+        if note.len() > NOTE_MAX {
+            let len = note.len();
+            return Err(Error::Option(format!("a note has at most {NOTE_MAX} bytes, not {len}")));
+        }
+        let edit = self.hold.edit(&self.hold.note_edits, Some(note));
+        let edited = self.hold.session().store.annotate(edit).await?;
+        self.edited(edited)
+    }
+
+    /// Writes the value that belongs to the lock's name, if the lock is still held: check and write
+    /// are one step in the store. `None` takes the value away.
+    ///
+    /// # Errors
+    /// [`Error::Option`] if the value is too long or the lock is not held exclusively,
+    /// [`Error::Lost`], or the store's error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may or may not write; a late copy never undoes a newer write.
+    pub async fn write(&self, value: impl Into<Option<Vec<u8>>>) -> Result<()> {
+        let value = value.into();
+        let len = value.as_ref().map_or(0, Vec::len);
+        if len > CELL_MAX {
+            return Err(Error::Option(format!("a cell has at most {CELL_MAX} bytes, not {len}")));
+        }
+        if self.mode().weight() != self.mode().capacity() {
+            let mode = self.mode();
+            return Err(Error::Option(format!(
+                "a cell can be written only under an exclusive lock, and this one is {mode}"
+            )));
+        }
+        let edit = self.hold.edit(&self.hold.cell_edits, value);
+        let edited = self.hold.session().store.write(edit).await?;
+        self.edited(edited)
+    }
+
+    fn edited(&self, edited: Edited) -> Result<()> {
+        match edited {
+            Edited::Done => Ok(()),
+            Edited::NotHeld => {
+                self.hold.grip.end(Loss::Evicted);
+                self.ensure_held()
+            }
+        }
+    }
+
+    fn ensure_held(&self) -> Result<()> {
+        match self.health() {
+            Health::Lost(why) => Err(Error::Lost { name: self.name().clone(), why }),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many guards of the same owner share this ticket.
+    #[must_use]
+    pub fn holds(&self) -> usize {
+        Arc::strong_count(&self.hold)
+    }
+
+    /// Releases the lock and waits until the store has confirmed it. One round trip.
+    ///
+    /// While the store cannot be reached the release is repeated until the session's deadline.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lock was lost before, so the work done under it was not protected to
+    /// its end; or the store's error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases in the background.
+    pub async fn release(self) -> Result<()> {
+        match Arc::into_inner(self.hold) {
+            Some(hold) => hold.release().await,
+            // Another guard of the same owner still holds it.
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard")
+            .field("name", self.name())
+            .field("mode", &self.mode())
+            .field("fence", &self.fence())
+            .field("ticket", &self.ticket())
+            .field("health", &self.health())
+            .finish()
+    }
+}
+
+/// A granted ticket. Dropping it hands it to the session's task.
+pub(crate) struct Hold {
+    seat: Seat,
+    grip: Arc<Grip>,
+    fence: u64,
+    granted: Moment,
+    at_least: Option<Duration>,
+    note_edits: AtomicU64,
+    cell_edits: AtomicU64,
+    owned: Option<(Weak<Owned>, Arc<str>)>,
+}
+
+impl Hold {
+    pub(crate) fn new(
+        seat: Seat,
+        grip: Arc<Grip>,
+        fence: u64,
+        granted: Moment,
+        want: &Want,
+    ) -> Self {
+        let (note_edits, cell_edits) = Default::default();
+        let at_least = want.at_least;
+        Self { seat, grip, fence, granted, at_least, note_edits, cell_edits, owned: None }
+    }
+
+    pub(crate) fn session(&self) -> &Session {
+        &self.seat.session
+    }
+
+    pub(crate) fn name(&self) -> &Name {
+        &self.seat.name
+    }
+
+    fn claim(&self) -> Claim {
+        Claim { name: self.name().clone(), ticket: self.seat.ticket, fence: self.fence }
+    }
+
+    fn edit(&self, number: &AtomicU64, bytes: Option<Vec<u8>>) -> Edit {
+        let place = self.session().place(self.name(), self.seat.ticket);
+        Edit { place, edit: number.fetch_add(1, Ordering::Relaxed) + 1, bytes }
+    }
+
+    fn held_for(&self) -> Duration {
+        self.session().desk.clock.now().saturating_since(self.granted)
+    }
+
+    /// For how long the lock must stay closed after its release.
+    fn keep(&self) -> Option<Duration> {
+        let keep = self.at_least?.saturating_sub(self.held_for());
+        (!keep.is_zero()).then_some(keep)
+    }
+
+    async fn release(mut self) -> Result<()> {
+        let name = self.name().clone();
+        let why = match (self.grip.why(), self.session().desk.lease()) {
+            (Some(why), _) | (None, Lease::Lost(why)) => Some(why),
+            _ => None,
+        };
+        if let Some(why) = why {
+            return Err(Error::Lost { name, why });
+        }
+        let leave = self.seat.leave_request(self.keep());
+        let left = self.session().leave(leave).await?;
+        self.seat.disarm();
+        match left {
+            Left::Gone => {
+                let why = self.grip.why().unwrap_or(Loss::Evicted);
+                Err(Error::Lost { name, why })
+            }
+            Left::Released | Left::Withdrawn => Ok(()),
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        observe::let_go(self.name(), self.seat.ticket, self.held_for());
+        let keep = self.keep();
+        self.seat.hand_over(keep);
+        if let Some((owned, owner)) = self.owned.take()
+            && let Some(owned) = owned.upgrade()
+        {
+            owned.forget(self.name(), &owner);
+        }
+    }
+}
+
+/// The locks that named owners hold in this process, so that they can come again.
+#[derive(Default)]
+pub(crate) struct Owned {
+    holds: Mutex<HashMap<(Name, Arc<str>), Weak<Hold>>>,
+}
+
+impl Owned {
+    /// The guard for an owner who holds the lock already.
+    pub(crate) fn again(&self, want: &Want) -> Result<Option<Guard>> {
+        let Some(owner) = &want.owner else { return Ok(None) };
+        let key = (want.name.clone(), Arc::clone(owner));
+        let hold = {
+            let holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+            holds.get(&key).and_then(Weak::upgrade)
+        };
+        let Some(guard) = hold.map(|hold| Guard { hold }).filter(Guard::is_held) else {
+            return Ok(None);
+        };
+        let (held, asked) = (guard.mode(), want.mode);
+        if held.capacity() != asked.capacity() || held.weight() < asked.weight() {
+            return Err(Error::Upgrade { name: want.name.clone(), held, asked });
+        }
+        Ok(Some(guard))
+    }
+
+    /// The first guard of a hold; its owner, if it has one, can come again from now on.
+    pub(crate) fn first(self: &Arc<Self>, want: &Want, mut hold: Hold) -> Guard {
+        let Some(owner) = &want.owner else { return Guard { hold: Arc::new(hold) } };
+        hold.owned = Some((Arc::downgrade(self), Arc::clone(owner)));
+        let hold = Arc::new(hold);
+        let key = (want.name.clone(), Arc::clone(owner));
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        holds.insert(key, Arc::downgrade(&hold));
+        Guard { hold }
+    }
+
+    fn forget(&self, name: &Name, owner: &Arc<str>) {
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (name.clone(), Arc::clone(owner));
+        // The owner may have taken the lock anew meanwhile: that hold stays.
+        if holds.get(&key).is_some_and(|hold| hold.strong_count() == 0) {
+            holds.remove(&key);
+        }
+    }
+}

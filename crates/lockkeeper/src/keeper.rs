@@ -1,0 +1,370 @@
+//! The handle that a program holds.
+
+use crate::{
+    acquire::Acquire,
+    clock::Clock,
+    election::Election,
+    error::{Error, Result},
+    gate::Gate,
+    guard::Owned,
+    line::Line,
+    many::LockAll,
+    name::{IntoName, Name},
+    options::{Renew, TTL_DEFAULT, Times},
+    rwlock::RwLock,
+    semaphore::Semaphore,
+    sequencer::Sequencer,
+    session::Session,
+    store::{AnyStore, Capabilities, Cell, LOOK_MAX, Look, Store, StoreResult, url::StoreUrl},
+    ticket::{Mode, Owner, TicketId},
+    watch::Watch,
+};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::OnceCell;
+
+/// The handle to a store of locks. Cheap to clone; all clones share their sessions.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// use lockkeeper::Keeper;
+/// let keeper = Keeper::connect("memory://doc").await?;
+/// let guard = keeper.lock("invoices/2026-11").await?;
+/// println!("fence {}", guard.fence());
+/// guard.release().await?;
+/// # keeper.close().await; Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Keeper {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) store: AnyStore,
+    pub(crate) clock: Clock,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) owned: Arc<Owned>,
+    times: Times,
+    renew: Renew,
+    owner: Owner,
+    sessions: Mutex<Sessions>,
+    closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct Sessions {
+    shared: HashMap<Times, Arc<OnceCell<Arc<Session>>>>,
+    /// Sessions of fixed leases, each with one lock. They live with their guards.
+    leased: Vec<Weak<Session>>,
+}
+
+/// Options for a [`Keeper`]. What a lock does not say for itself, it takes from here.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until connected"]
+pub struct Builder {
+    ttl: Option<Duration>,
+    lock_delay: Option<Duration>,
+    renew: Renew,
+    owner: Option<Owner>,
+    clock: Clock,
+}
+
+impl Builder {
+    /// For how long a lock outlives the last sign of life of its holder. 15 s if nobody says more;
+    /// wins over `ttl=` in the URL.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// For how long the store keeps a lock closed after a holder failed to renew it, while requests
+    /// of that holder may still be under way somewhere. None by default.
+    pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
+        self.lock_delay = Some(lock_delay);
+        self
+    }
+
+    /// How sessions are renewed.
+    pub fn renew(mut self, renew: Renew) -> Self {
+        self.renew = renew;
+        self
+    }
+
+    /// What others see as the owner of the locks: this process, if nothing is said.
+    pub fn owner(mut self, owner: Owner) -> Self {
+        self.owner = Some(owner);
+        self
+    }
+
+    /// Another clock, for tests.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Connects to the store that the URL names.
+    ///
+    /// # Errors
+    /// [`Error::Url`] if the URL is not understood, or the store's error.
+    pub async fn connect(self, url: &str) -> Result<Keeper> {
+        let mut url = StoreUrl::parse(url)?;
+        let ttl = url.take_duration("ttl")?;
+        let lock_delay = url.take_duration("lock_delay")?;
+        let store = url.connect()?;
+        Self { ttl: self.ttl.or(ttl), lock_delay: self.lock_delay.or(lock_delay), ..self }
+            .over(store)
+    }
+
+    /// Uses a store that was made by hand.
+    ///
+    /// # Errors
+    /// [`Error::Option`] if the options make no sense.
+    pub fn over(self, store: impl Store) -> Result<Keeper> {
+        let ttl = self.ttl.unwrap_or(TTL_DEFAULT);
+        let times = Times { ttl, lock_delay: self.lock_delay.unwrap_or_default() };
+        times.check(&self.renew)?;
+        let inner = Inner {
+            store: AnyStore::new(store),
+            clock: self.clock,
+            gate: Arc::default(),
+            owned: Arc::default(),
+            times,
+            renew: self.renew,
+            owner: self.owner.unwrap_or_else(Owner::this_process),
+            sessions: Mutex::default(),
+            closed: AtomicBool::new(false),
+        };
+        Ok(Keeper { inner: Arc::new(inner) })
+    }
+}
+
+impl Keeper {
+    /// Connects to the store that the URL names, for example `sqlite:locks.db` or `memory://name`.
+    ///
+    /// # Errors
+    /// [`Error::Url`] if the URL is not understood, or the store's error.
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::builder().connect(url).await
+    }
+
+    /// Uses a store that was made by hand, with default options.
+    pub fn over(store: impl Store) -> Self {
+        Self::builder().over(store).expect("the default options make sense")
+    }
+
+    /// Options first, then connect.
+    pub fn builder() -> Builder {
+        let renew = Renew::DEFAULT;
+        Builder { ttl: None, lock_delay: None, renew, owner: None, clock: Clock::system() }
+    }
+
+    /// What the store can do.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.inner.store.capabilities()
+    }
+
+    /// Fails early if the store cannot do what the program relies on.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # use lockkeeper::Keeper;
+    /// let keeper = Keeper::connect("memory://doc").await?;
+    /// let keeper = keeper.require("fences", |can| can.fenced)?;
+    /// assert!(keeper.require("durable locks", |can| can.durable).is_err());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with `what` if `wanted` says no.
+    pub fn require(
+        &self,
+        what: &'static str,
+        wanted: impl FnOnce(&Capabilities) -> bool,
+    ) -> Result<Self> {
+        if !wanted(&self.capabilities()) {
+            return Err(Error::Unsupported { store: self.inner.store.kind(), what });
+        }
+        Ok(self.clone())
+    }
+
+    /// The store below.
+    #[must_use]
+    pub fn store(&self) -> &AnyStore {
+        &self.inner.store
+    }
+
+    /// The lock of this name: one at a time.
+    pub fn lock(&self, name: impl IntoName) -> Acquire {
+        Acquire::new(self, name.into_name(), Mode::Exclusive)
+    }
+
+    /// The read-write lock of this name. Its write side is the same as [`lock`](Self::lock).
+    pub fn rwlock(&self, name: impl IntoName) -> RwLock {
+        RwLock::new(self, name.into_name())
+    }
+
+    /// The semaphore of this name, with so many permits.
+    pub fn semaphore(&self, name: impl IntoName, permits: u32) -> Semaphore {
+        Semaphore::new(self, name.into_name(), permits)
+    }
+
+    /// The locks of these names, all or none of them. Taken in sorted order, so those who take
+    /// several cannot deadlock.
+    pub fn lock_all<N: IntoName>(&self, names: impl IntoIterator<Item = N>) -> LockAll {
+        LockAll::new(self, names.into_iter().map(IntoName::into_name).collect())
+    }
+
+    /// The election of this name.
+    pub fn election(&self, name: impl IntoName) -> Election {
+        Election::new(self, name.into_name())
+    }
+
+    /// Is the grant that the sequencer speaks of held now?
+    ///
+    /// # Errors
+    /// The store's error. A sequencer of another store is not held here: `false`.
+    ///
+    /// # Cancel safety
+    /// Only reads.
+    pub async fn check(&self, sequencer: &Sequencer) -> Result<bool> {
+        if sequencer.store() != self.inner.store.id() {
+            return Ok(false);
+        }
+        Ok(self.inner.store.check(sequencer.claim().clone()).await?)
+    }
+
+    /// The value that belongs to a lock's name; written by [`Guard::write`](crate::Guard::write).
+    ///
+    /// # Errors
+    /// [`Error::Name`], or the store's error.
+    ///
+    /// # Cancel safety
+    /// Only reads.
+    pub async fn read(&self, name: impl IntoName + Send) -> Result<Option<Cell>> {
+        let name = name.into_name()?;
+        Ok(self.inner.store.read(name).await?)
+    }
+
+    /// The lines whose names begin with `prefix`, in the order of their bytes.
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Only reads.
+    pub async fn look(&self, prefix: &str) -> Result<Vec<Line>> {
+        let mut lines: Vec<Line> = Vec::new();
+        loop {
+            let after = lines.last().map(|line| line.name.clone());
+            let which = Look::Prefix { prefix: prefix.to_owned(), after };
+            let page = self.inner.store.look(which).await?;
+            let full = page.len() >= LOOK_MAX;
+            lines.extend(page);
+            if !full {
+                return Ok(lines);
+            }
+        }
+    }
+
+    /// The line of this name, if anybody stands in it.
+    ///
+    /// # Errors
+    /// [`Error::Name`], or the store's error.
+    ///
+    /// # Cancel safety
+    /// Only reads.
+    pub async fn look_at(&self, name: impl IntoName + Send) -> Result<Option<Line>> {
+        let which = Look::Exact(name.into_name()?);
+        Ok(self.inner.store.look(which).await?.pop())
+    }
+
+    /// Follows the lines whose names begin with `prefix`.
+    pub fn watch(&self, prefix: &str) -> Watch {
+        Watch::prefix(self, prefix)
+    }
+
+    /// Ends somebody's ticket by force; says whether there was one. The one who held it is told
+    /// with its next renewal at the latest; until then it may believe that it holds the lock, and
+    /// only a fence keeps its writes out.
+    ///
+    /// # Errors
+    /// [`Error::Name`], or the store's error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may or may not evict.
+    pub async fn evict(&self, name: impl IntoName + Send, ticket: TicketId) -> Result<bool> {
+        let name: Name = name.into_name()?;
+        Ok(self.inner.store.evict(name, ticket).await?)
+    }
+
+    /// Finishes what dropped guards and futures have begun, and ends all sessions. Guards that
+    /// still live are lost. Await this before the runtime ends: what is not finished then stays in
+    /// the store until it expires.
+    pub async fn close(&self) {
+        self.inner.closed.store(true, Ordering::Release);
+        let Sessions { shared, leased } = std::mem::take(
+            &mut *self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner),
+        );
+        for session in leased.iter().filter_map(Weak::upgrade) {
+            session.close().await;
+        }
+        for session in shared.values().filter_map(|cell| cell.get()) {
+            session.close().await;
+        }
+    }
+
+    pub(crate) fn times(&self) -> Times {
+        self.inner.times
+    }
+
+    pub(crate) fn renew(&self) -> &Renew {
+        &self.inner.renew
+    }
+}
+
+impl Inner {
+    /// The session for these times, opened if there is none that lives.
+    pub(crate) async fn session(&self, times: Times, leased: bool) -> Result<Arc<Session>> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        if leased {
+            return self.leased_session(times).await;
+        }
+        let cell = {
+            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            let cell = sessions.shared.entry(times).or_default();
+            if cell.get().is_some_and(|session| session.is_lost()) {
+                *cell = Arc::default();
+            }
+            Arc::clone(cell)
+        };
+        Ok(Arc::clone(cell.get_or_try_init(|| self.open(times)).await?))
+    }
+
+    async fn leased_session(&self, times: Times) -> Result<Arc<Session>> {
+        let session = self.open(times).await?;
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.leased.retain(|s| s.strong_count() > 0);
+        sessions.leased.push(Arc::downgrade(&session));
+        Ok(session)
+    }
+
+    async fn open(&self, times: Times) -> StoreResult<Arc<Session>> {
+        Session::open(&self.store, &self.clock, times, self.renew, self.owner.clone()).await
+    }
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keeper").field("store", &self.inner.store).finish_non_exhaustive()
+    }
+}

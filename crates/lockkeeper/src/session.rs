@@ -1,0 +1,430 @@
+//! A session: one lease in the store, one renewal, many tickets.
+//!
+//! Acquiring and releasing call the store directly. Beside them one task for each session renews it,
+//! re-checks what waits, takes the store's hints, and finishes what dropped futures and guards have
+//! begun. These are four loops side by side; none awaits inside another's turn, so a slow request
+//! cannot hold up a renewal.
+
+use crate::{
+    clock::Clock,
+    desk::{Desk, Due, Grip, Lease},
+    error::{Error, Loss, Result, StoreError, Trouble},
+    name::Name,
+    observe,
+    options::{Renew, Times},
+    retry::jittered,
+    store::{
+        AnyStore, Entered, Leave, Left, Open, Renewal, Stand, Store as _, StoreResult, Terms, Which,
+    },
+    ticket::{Owner, Place, SessionId, TicketId},
+};
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+};
+
+/// Pauses between attempts to do what must be done: leave, or listen again.
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+const PAUSE_MOST: Duration = Duration::from_secs(1);
+
+/// A request whose future was dropped half-way. The task awaits it, so that the leave which follows
+/// cannot overtake it.
+pub(crate) type Unanswered = std::pin::Pin<Box<dyn Future<Output = StoreResult<Entered>> + Send>>;
+
+/// What is left to do for futures and guards that were dropped.
+pub(crate) enum Chore {
+    Leave { request: Option<Unanswered>, leave: Leave },
+    Close(oneshot::Sender<()>),
+}
+
+/// A wish to be renewed now; told how the attempt went.
+type Asker = oneshot::Sender<StoreResult<()>>;
+
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    pub(crate) store: AnyStore,
+    pub(crate) terms: Terms,
+    pub(crate) desk: Arc<Desk>,
+    chores: mpsc::UnboundedSender<Chore>,
+    renewals: mpsc::UnboundedSender<Asker>,
+    /// Renew by the clock, or only when asked to (a fixed lease that has been granted).
+    watchdog: Arc<AtomicBool>,
+}
+
+impl Session {
+    pub(crate) async fn open(
+        store: &AnyStore,
+        clock: &Clock,
+        times: Times,
+        renew: Renew,
+        owner: Owner,
+    ) -> StoreResult<Arc<Self>> {
+        let (id, sent) = (SessionId::random(), clock.now());
+        let Times { ttl, lock_delay } = times;
+        let terms = store.open(Open { session: id, ttl, lock_delay, owner }).await?;
+        let desk = Arc::new(Desk::new(clock.clone(), sent + terms.belief()));
+        let (chores, to_do) = mpsc::unbounded_channel();
+        let (renewals, asked) = mpsc::unbounded_channel();
+        let watchdog = Arc::new(AtomicBool::new(true));
+        let tender = Tender {
+            id,
+            store: store.clone(),
+            terms,
+            renew,
+            desk: Arc::clone(&desk),
+            watchdog: Arc::clone(&watchdog),
+            chores: chores.downgrade(),
+        };
+        tokio::spawn(tender.tend(to_do, asked));
+        Ok(Arc::new(Self { id, store: store.clone(), terms, desk, chores, renewals, watchdog }))
+    }
+
+    pub(crate) fn place(&self, name: &Name, ticket: TicketId) -> Place {
+        Place { session: self.id, name: name.clone(), ticket }
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self.desk.lease(), Lease::Lost(_))
+    }
+
+    /// Hands what is left to do to the task. Never blocks; without a task there is no session.
+    pub(crate) fn hand_over(&self, request: Option<Unanswered>, leave: Leave) {
+        self.desk.leaving(leave.place.ticket);
+        let _ = self.chores.send(Chore::Leave { request, leave });
+    }
+
+    /// Leaves, however often it takes, until it is done or the session is over.
+    pub(crate) async fn leave(&self, leave: Leave) -> Result<Left> {
+        let name = leave.place.name.clone();
+        tokio::select! {
+            biased;
+            left = persist(&self.store, &self.desk.clock, leave) => Ok(left?),
+            why = self.desk.lost() => Err(Error::Lost { name, why }),
+        }
+    }
+
+    /// Renews now, with one attempt.
+    pub(crate) async fn renew_now(&self, name: &Name) -> Result<()> {
+        let (asker, answer) = oneshot::channel();
+        let _ = self.renewals.send(asker);
+        match answer.await {
+            Ok(answer) => Ok(answer?),
+            // The task has dropped our wish, so the session is over or about to be.
+            Err(_) => Err(Error::Lost { name: name.clone(), why: self.desk.lost().await }),
+        }
+    }
+
+    /// From now on the session ends by itself unless somebody renews it by hand.
+    pub(crate) fn call_off_the_watchdog(&self) {
+        self.watchdog.store(false, Ordering::Release);
+    }
+
+    /// Finishes what dropped futures have begun, and ends the session with all its tickets.
+    pub(crate) async fn close(&self) {
+        let (done, closed) = oneshot::channel();
+        if self.chores.send(Chore::Close(done)).is_ok() {
+            let _ = closed.await;
+        }
+    }
+}
+
+/// Sends a leave until it is answered. A repeated leave never ends a later grant, so this is safe.
+async fn persist(store: &AnyStore, clock: &Clock, leave: Leave) -> StoreResult<Left> {
+    let (mut pause, mut repeated) = (PAUSE_FIRST, false);
+    loop {
+        match store.leave(leave.clone()).await {
+            Err(e) if e.is_transient() => repeated = true,
+            // An earlier copy of this very request has done it.
+            Ok(Left::Gone) if repeated => return Ok(Left::Released),
+            answer => return answer,
+        }
+        clock.sleep(jittered(pause, 2)).await;
+        pause = (pause * 2).min(PAUSE_MOST);
+    }
+}
+
+/// The session's task.
+struct Tender {
+    id: SessionId,
+    store: AnyStore,
+    terms: Terms,
+    renew: Renew,
+    desk: Arc<Desk>,
+    watchdog: Arc<AtomicBool>,
+    /// Weak: the channel must end when all keepers and guards of the session are gone.
+    chores: mpsc::WeakUnboundedSender<Chore>,
+}
+
+impl Tender {
+    async fn tend(
+        self,
+        chores: mpsc::UnboundedReceiver<Chore>,
+        asked: mpsc::UnboundedReceiver<Asker>,
+    ) {
+        // Whatever ends this task, a panic or the end of the runtime, ends the belief in the locks.
+        let last_will = LastWill(Arc::clone(&self.desk));
+        let closing = tokio::select! {
+            why = self.renewing(asked) => {
+                // Nothing more is sent for a lost session: it only expires.
+                self.desk.lose(why);
+                observe::session_lost(why);
+                return;
+            }
+            closing = self.chores(chores) => closing,
+            never = async { tokio::join!(self.hints(), self.rechecks()).0 } => match never {},
+        };
+        drop(last_will);
+        if let Err(e) = self.store.close(self.id).await {
+            observe::close_failed(&e);
+        }
+        if let Some(done) = closing {
+            let _ = done.send(());
+        }
+    }
+
+    /// The one renewal loop. Returns when the session is lost.
+    async fn renewing(&self, mut asked: mpsc::UnboundedReceiver<Asker>) -> Loss {
+        let clock = &self.desk.clock;
+        let interval = self.renew.interval(self.terms.ttl);
+        let mut next = clock.now() + interval;
+        loop {
+            let deadline = self.desk.deadline();
+            let watchdog = self.watchdog.load(Ordering::Acquire);
+            let wake = if watchdog { next.min(deadline) } else { deadline };
+            let asker = tokio::select! {
+                () = clock.sleep_until(wake) => None,
+                Some(asker) = asked.recv() => Some(asker),
+            };
+            let sent = clock.now();
+            // Never renew what we have stopped believing in: the store may still think it lives.
+            if sent >= deadline {
+                return Loss::Expired;
+            }
+            let answer = self.attempt(deadline.saturating_since(sent)).await;
+            next = match &answer {
+                Ok(Renewal::Renewed { version }) => {
+                    self.desk.renewed(sent + self.terms.belief(), *version);
+                    observe::renewed();
+                    sent + interval
+                }
+                Ok(Renewal::Lost) => return Loss::SessionGone,
+                Err(e) => {
+                    self.desk.jeopardy();
+                    observe::renewal_failed(e);
+                    clock.now() + jittered(self.renew.retry_pause(self.terms.ttl), 2)
+                }
+            };
+            if let Some(asker) = asker {
+                let _ = asker.send(answer.map(drop));
+            }
+        }
+    }
+
+    /// One renewal, given up when no answer comes in time.
+    async fn attempt(&self, left: Duration) -> StoreResult<Renewal> {
+        let patience = left.min(self.renew.attempt_timeout(self.terms.ttl));
+        tokio::select! {
+            biased;
+            answer = self.store.renew(self.id) => answer,
+            () = self.desk.clock.sleep(patience) => Err(StoreError::unknown(
+                self.store.kind(),
+                Trouble::Unavailable,
+                format!("no answer to a renewal within {patience:.1?}"),
+            )),
+        }
+    }
+
+    /// Finishes what was handed over, until the session is closed or nobody has it any more.
+    async fn chores(&self, to_do: mpsc::UnboundedReceiver<Chore>) -> Option<oneshot::Sender<()>> {
+        let mut to_do = ToDo { chores: to_do, store: &self.store, desk: &self.desk };
+        let mut work = JoinSet::new();
+        let closing = loop {
+            tokio::select! {
+                chore = to_do.chores.recv() => match chore {
+                    Some(Chore::Leave { request, leave }) => {
+                        work.spawn(self.finish(request, leave));
+                    }
+                    Some(Chore::Close(done)) => break Some(done),
+                    None => break None,
+                },
+                Some(_) = work.join_next() => {}
+            }
+        };
+        while work.join_next().await.is_some() {}
+        closing
+    }
+
+    /// Awaits the request that may still put the ticket into its line, then leaves.
+    fn finish(
+        &self,
+        request: Option<Unanswered>,
+        leave: Leave,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let (store, desk) = (self.store.clone(), Arc::clone(&self.desk));
+        let promise = Promise { leave: Some(leave.clone()), store, desk };
+        async move {
+            let work = async {
+                if let Some(request) = request {
+                    let _ = request.await;
+                }
+                let ticket = leave.place.ticket;
+                if let Err(e) = persist(&promise.store, &promise.desk.clock, leave).await {
+                    observe::leave_failed(&e);
+                }
+                promise.desk.forget(ticket);
+            };
+            tokio::select! { () = work => {} _ = promise.desk.lost() => {} }
+            promise.kept();
+        }
+    }
+
+    /// Lets the store drop its hints at the desk, from the first waiter on.
+    async fn hints(&self) -> Infallible {
+        self.desk.waiters.notified().await;
+        let mut pause = PAUSE_FIRST;
+        loop {
+            let began = self.desk.clock.now();
+            let e = self.store.hints(self.id, Arc::clone(&self.desk) as _).await;
+            self.desk.deafened();
+            observe::hints_broke(&e);
+            if self.desk.clock.now().saturating_since(began) > PAUSE_MOST {
+                pause = PAUSE_FIRST;
+            }
+            self.desk.clock.sleep(jittered(pause, 2)).await;
+            pause = (pause * 2).min(PAUSE_MOST);
+        }
+    }
+
+    /// Polls for what waits when it is due, by a hint or by the clock, and ends what is held too long.
+    async fn rechecks(&self) -> Infallible {
+        loop {
+            tokio::select! {
+                () = self.desk.due.notified() => {}
+                () = self.desk.clock.sleep_until(self.desk.next_due()) => {}
+            }
+            let due = self.desk.due();
+            for (ticket, grip) in &due.overheld {
+                // The guard's own hold leaves when it is dropped; the line need not wait for that.
+                grip.end(Loss::MaxHold);
+                self.hand_over(grip.name.clone(), *ticket);
+            }
+            self.recheck(&due).await;
+        }
+    }
+
+    fn hand_over(&self, name: Name, ticket: TicketId) {
+        self.desk.leaving(ticket);
+        let leave =
+            Leave { place: Place { session: self.id, name, ticket }, keep: None, stray: true };
+        if let Some(chores) = self.chores.upgrade() {
+            let _ = chores.send(Chore::Leave { request: None, leave });
+        }
+    }
+
+    async fn recheck(&self, due: &Due) {
+        let which = match due.verify {
+            Some(_) => Which::All,
+            None if due.poll.is_empty() => return,
+            None => Which::These(due.poll.clone()),
+        };
+        let held = due.verify.map(|_| self.desk.held()).unwrap_or_default();
+        match self.store.poll(self.id, which).await {
+            Err(_) => self.desk.unanswered(due),
+            Ok(stands) => {
+                for (_, ticket, stand) in &stands {
+                    self.desk.polled(*ticket, stand);
+                }
+                if let Some(version) = due.verify {
+                    self.compare(due, &stands, held);
+                    self.desk.verified(version);
+                }
+            }
+        }
+    }
+
+    /// Compares what we know with all that the store has: what is missing there is lost (or, if it
+    /// waited, enters again), what is unknown here is left.
+    fn compare(
+        &self,
+        due: &Due,
+        stands: &[(Name, TicketId, Stand)],
+        held: Vec<(TicketId, Arc<Grip>)>,
+    ) {
+        let there: HashMap<TicketId, &Stand> = stands.iter().map(|(_, t, s)| (*t, s)).collect();
+        for (ticket, grip) in held {
+            if !matches!(there.get(&ticket), Some(Stand::Granted { .. })) {
+                self.desk.forget(ticket);
+                grip.end(Loss::Evicted);
+            }
+        }
+        for (_, ticket) in due.poll.iter().filter(|(_, t)| !there.contains_key(t)) {
+            self.desk.polled(*ticket, &Stand::Gone);
+        }
+        for (name, ticket, _) in stands.iter().filter(|(_, t, _)| !self.desk.knows(*t)) {
+            self.hand_over(name.clone(), *ticket);
+        }
+    }
+}
+
+/// Ends the belief in a session whose task is gone.
+struct LastWill(Arc<Desk>);
+
+impl Drop for LastWill {
+    fn drop(&mut self) {
+        self.0.lose(Loss::Closed);
+    }
+}
+
+/// A leave that has not been answered. When the runtime ends before it is, a store that can leave
+/// without awaiting does it in `drop`; with the others the ticket stays until the session expires.
+struct Promise {
+    leave: Option<Leave>,
+    store: AnyStore,
+    desk: Arc<Desk>,
+}
+
+impl Promise {
+    fn kept(mut self) {
+        self.leave = None;
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if let Some(leave) = self.leave.take() {
+            leave_now(&self.store, &self.desk, &leave);
+        }
+    }
+}
+
+/// The chores that nobody has begun with; the same goes for them.
+struct ToDo<'a> {
+    chores: mpsc::UnboundedReceiver<Chore>,
+    store: &'a AnyStore,
+    desk: &'a Desk,
+}
+
+impl Drop for ToDo<'_> {
+    fn drop(&mut self) {
+        while let Ok(chore) = self.chores.try_recv() {
+            if let Chore::Leave { leave, .. } = chore {
+                leave_now(self.store, self.desk, &leave);
+            }
+        }
+    }
+}
+
+fn leave_now(store: &AnyStore, desk: &Desk, leave: &Leave) {
+    if !desk.may_be_gone() {
+        store.leave_now(leave);
+    }
+}

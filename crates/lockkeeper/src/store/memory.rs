@@ -1,0 +1,571 @@
+//! The reference store: lines in a map, under one mutex, for as long as the process lives.
+//!
+//! | idea | here |
+//! |---|---|
+//! | line | a vector of rows under its name |
+//! | session | a deadline on the suspend-aware clock |
+//! | hint | a call into the waiting session |
+//! | fence | max(last + 1, wall clock in µs), over all names |
+//! | round trips | none |
+//!
+//! `memory://NAME` shares its lines with every keeper of the same name in the process, and forgets
+//! them with the last of these keepers.
+
+use super::{
+    Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Holder, LOOK_MAX, Leave, Left,
+    Look, Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Wait, Which,
+};
+use crate::{
+    clock::{Clock, Moment},
+    error::{StoreError, Trouble},
+    line::{Front, LINE_MAX, Line, Standing, Ticket, settle},
+    name::Name,
+    ticket::{Mode, Owner, Place, SessionId, TicketId},
+};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    convert::Infallible,
+    fmt,
+    ops::Bound,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+const KIND: &str = "memory";
+
+/// How many dead sessions one renewal clears away.
+const SWEEP: usize = 4;
+
+/// Lines in memory.
+pub struct Memory {
+    id: StoreId,
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+impl Memory {
+    /// A store of its own.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_clock(Clock::system())
+    }
+
+    /// A store of its own, on this clock.
+    #[must_use]
+    pub fn with_clock(clock: Clock) -> Self {
+        Self { id: StoreId(rand::random()), clock, state: Mutex::default() }
+    }
+
+    /// The store that every caller with this name shares.
+    pub fn named(name: &str) -> Arc<Self> {
+        static NAMED: Mutex<BTreeMap<String, Weak<Memory>>> = Mutex::new(BTreeMap::new());
+        let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = named.get(name).and_then(Weak::upgrade) {
+            return store;
+        }
+        let store = Arc::new(Self::new());
+        named.retain(|_, s| s.strong_count() > 0);
+        named.insert(name.to_owned(), Arc::downgrade(&store));
+        store
+    }
+
+    /// Runs one operation under the lock, then drops the hints it gave rise to.
+    fn with<T>(&self, operation: impl FnOnce(&mut State, Moment) -> T) -> T {
+        let (out, news) = {
+            let mut state: MutexGuard<'_, State> =
+                self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.wall = self.clock.wall_micros();
+            let out = operation(&mut state, self.clock.now());
+            (out, std::mem::take(&mut state.news))
+        };
+        for tell in news {
+            tell();
+        }
+        out
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({})", self.id)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    last_fence: u64,
+    wall: u64,
+    sessions: HashMap<SessionId, Life>,
+    lines: BTreeMap<Name, Vec<Row>>,
+    cells: HashMap<Name, Cell>,
+    closed: HashMap<TicketId, Moment>,
+    news: Vec<Box<dyn FnOnce() + Send>>,
+}
+
+struct Life {
+    terms: Terms,
+    owner: Owner,
+    expires: Moment,
+    evictions: u64,
+    tickets: HashMap<TicketId, Name>,
+    hints: Option<Arc<dyn Hints>>,
+}
+
+impl Life {
+    fn dead_at(&self) -> Moment {
+        self.expires + self.terms.lock_delay
+    }
+}
+
+struct Row {
+    id: TicketId,
+    /// `None` for a hold that has outlived its session.
+    session: Option<SessionId>,
+    mode: Mode,
+    fence: Option<u64>,
+    entered: Moment,
+    granted: Option<Moment>,
+    hold_until: Moment,
+    note: Vec<u8>,
+    note_edit: u64,
+    cell_edit: u64,
+}
+
+/// What settling needs of a row.
+struct Spot {
+    at: usize,
+    weight: u32,
+    granted: bool,
+    dead_at: Moment,
+}
+
+impl Standing for Spot {
+    fn weight(&self) -> u32 {
+        self.weight
+    }
+    fn granted(&self) -> bool {
+        self.granted
+    }
+    fn dead_at(&self) -> Moment {
+        self.dead_at
+    }
+}
+
+impl State {
+    fn dead_at(&self, row: &Row) -> Moment {
+        match row.session {
+            None => row.hold_until,
+            Some(s) => self.sessions.get(&s).map_or(Moment::from_nanos(0), Life::dead_at),
+        }
+    }
+
+    fn front(&self, name: &Name, now: Moment) -> Front<Spot> {
+        let rows = self.lines.get(name).map(Vec::as_slice).unwrap_or_default();
+        let capacity = rows.first().map_or(0, |r| r.mode.capacity());
+        let spots = rows.iter().enumerate().map(|(at, row)| {
+            let (weight, granted) = (row.mode.weight(), row.fence.is_some());
+            Ok::<_, Infallible>(Spot { at, weight, granted, dead_at: self.dead_at(row) })
+        });
+        settle(spots, capacity, now).unwrap_or_else(|never| match never {})
+    }
+
+    /// Brings a line up to date: ends sessions whose time has passed, grants what is admitted.
+    fn settle(&mut self, name: &Name, now: Moment) -> Front<Spot> {
+        let mut front = self.front(name, now);
+        while !front.dead.is_empty() {
+            self.bury(name, &front.dead, now);
+            front = self.front(name, now);
+        }
+        for spot in front.admitted.iter_mut().filter(|s| !s.granted) {
+            let fence = self.next_fence();
+            self.grant(name, spot.at, fence, now);
+            spot.granted = true;
+        }
+        if front.next.is_none() && front.admitted.is_empty() {
+            self.lines.remove(name);
+        }
+        front
+    }
+
+    /// Takes the dead out of a line, and all else that their sessions had out of its lines.
+    fn bury(&mut self, name: &Name, dead: &[Spot], now: Moment) {
+        let mut touched = HashSet::new();
+        let rows = self.lines.get_mut(name).expect("the dead stand in a line");
+        let dead: Vec<Row> = dead.iter().rev().map(|spot| rows.remove(spot.at)).collect();
+        for session in dead.iter().filter_map(|row| row.session) {
+            touched.extend(self.end(session));
+        }
+        touched.remove(name);
+        for other in touched {
+            self.settle(&other, now);
+        }
+        self.freed(name);
+    }
+
+    /// Ends a session; says which lines it stood in.
+    fn end(&mut self, session: SessionId) -> HashSet<Name> {
+        let Some(life) = self.sessions.remove(&session) else { return HashSet::new() };
+        for (ticket, name) in &life.tickets {
+            if let Some(rows) = self.lines.get_mut(name) {
+                rows.retain(|r| r.id != *ticket);
+            }
+        }
+        life.tickets.into_values().collect()
+    }
+
+    fn next_fence(&mut self) -> u64 {
+        self.last_fence = (self.last_fence + 1).max(self.wall);
+        self.last_fence
+    }
+
+    fn grant(&mut self, name: &Name, at: usize, fence: u64, now: Moment) {
+        let row = &mut self.lines.get_mut(name).expect("a grant is for a line")[at];
+        (row.fence, row.granted) = (Some(fence), Some(now));
+        let (ticket, session) = (row.id, row.session);
+        if let Some(hints) = self.hints_of(session) {
+            self.news.push(Box::new(move || hints.granted(ticket, fence)));
+        }
+    }
+
+    fn hints_of(&self, session: Option<SessionId>) -> Option<Arc<dyn Hints>> {
+        session.and_then(|s| self.sessions.get(&s)?.hints.clone())
+    }
+
+    /// Tells contenders that there is room.
+    fn freed(&mut self, name: &Name) {
+        for hints in self.sessions.values().filter_map(|life| life.hints.clone()) {
+            let name = name.clone();
+            self.news.push(Box::new(move || hints.freed(&name)));
+        }
+    }
+
+    fn row(&self, name: &Name, ticket: TicketId) -> Option<(usize, &Row)> {
+        self.lines.get(name)?.iter().enumerate().find(|(_, r)| r.id == ticket)
+    }
+
+    /// The row of a ticket that its session holds now.
+    fn held(&mut self, place: &Place, now: Moment) -> Option<&mut Row> {
+        self.settle(&place.name, now);
+        let rows = self.lines.get_mut(&place.name)?;
+        let own = |r: &&mut Row| r.id == place.ticket && r.session == Some(place.session);
+        rows.iter_mut().find(own).filter(|r| r.fence.is_some())
+    }
+
+    fn wait(&self, name: &Name, ahead: usize, front: &Front<Spot>, now: Moment) -> Wait {
+        let rows = self.lines.get(name).map(Vec::as_slice).unwrap_or_default();
+        let holder = rows.first().and_then(|row| {
+            let owner = self.sessions.get(&row.session?)?.owner.clone();
+            let held_for = now.saturating_since(row.granted?);
+            Some(Holder { owner, note: row.note.clone(), held_for })
+        });
+        Wait { ahead, holder, recheck: front.recheck(now) }
+    }
+
+    fn stand(&mut self, name: &Name, ticket: TicketId, now: Moment) -> Stand {
+        let front = self.settle(name, now);
+        match self.row(name, ticket) {
+            None => Stand::Gone,
+            Some((_, Row { fence: Some(fence), .. })) => Stand::Granted { fence: *fence },
+            Some((ahead, _)) => Stand::Waiting(self.wait(name, ahead, &front, now)),
+        }
+    }
+
+    fn enter(&mut self, ask: Enter, now: Moment) -> StoreResult<Entered> {
+        let Place { session, name, ticket } = ask.place;
+        let front = self.settle(&name, now);
+        if self.sessions.get(&session).is_none_or(|life| life.expires <= now) {
+            return Err(StoreError::session_over(KIND));
+        }
+        match self.stand(&name, ticket, now) {
+            Stand::Granted { fence } => return Ok(Entered::Granted { fence }),
+            Stand::Waiting(wait) => return Ok(Entered::Queued(wait)),
+            Stand::Gone => {}
+        }
+        if self.closed.contains_key(&ticket) {
+            let what = "the ticket was closed before this request came";
+            return Err(StoreError::not_applied(KIND, Trouble::TicketClosed, what));
+        }
+        let ahead = self.lines.get(&name).map_or(0, Vec::len);
+        let capacity = ask.mode.capacity();
+        if let Some(line) = self.lines.get(&name).and_then(|l| l.first()).map(|r| r.mode.capacity())
+            && line != capacity
+        {
+            let what = format!("the line has capacity {line}, not {capacity}");
+            return Err(StoreError::not_applied(KIND, Trouble::Capacity(line), what));
+        }
+        let fits = ahead == 0 || front.fits(ask.mode.weight());
+        if !fits && ask.manner == Manner::Contend {
+            return Ok(Entered::Busy(self.wait(&name, ahead, &front, now)));
+        }
+        if ahead >= LINE_MAX {
+            let what = format!("{LINE_MAX} tickets stand in the line already");
+            return Err(StoreError::not_applied(KIND, Trouble::Full, what));
+        }
+        let row = Row {
+            id: ticket,
+            session: Some(session),
+            mode: ask.mode,
+            fence: None,
+            entered: now,
+            granted: None,
+            hold_until: Moment::NEVER,
+            note: ask.note,
+            note_edit: 0,
+            cell_edit: 0,
+        };
+        let fence = fits.then(|| self.next_fence());
+        let rows = self.lines.entry(name.clone()).or_default();
+        rows.push(Row { fence, granted: fence.map(|_| now), ..row });
+        let life = self.sessions.get_mut(&session).expect("the session was found above");
+        life.tickets.insert(ticket, name.clone());
+        Ok(match fence {
+            Some(fence) => Entered::Granted { fence },
+            None => Entered::Queued(self.wait(&name, ahead, &front, now)),
+        })
+    }
+
+    fn leave(&mut self, ask: &Leave, now: Moment) -> Left {
+        let Place { session, name, ticket } = &ask.place;
+        if ask.stray {
+            self.closed.insert(*ticket, now + STRAY_MAX);
+        }
+        let own = |r: &Row| r.id == *ticket && r.session == Some(*session);
+        let Some(rows) = self.lines.get_mut(name) else { return Left::Gone };
+        let Some(at) = rows.iter().position(own) else { return Left::Gone };
+        let left = if rows[at].fence.is_some() { Left::Released } else { Left::Withdrawn };
+        match ask.keep.filter(|_| left == Left::Released) {
+            Some(keep) => (rows[at].session, rows[at].hold_until) = (None, now + keep),
+            None => drop(rows.remove(at)),
+        }
+        if let Some(life) = self.sessions.get_mut(session) {
+            life.tickets.remove(ticket);
+        }
+        if self.settle(name, now).next.is_none() {
+            self.freed(name);
+        }
+        left
+    }
+
+    fn sweep(&mut self, now: Moment) {
+        self.closed.retain(|_, until| *until > now);
+        let dead = self.sessions.iter().filter(|(_, life)| life.dead_at() <= now);
+        let dead: Vec<SessionId> = dead.map(|(id, _)| *id).take(SWEEP).collect();
+        for session in dead {
+            for name in self.end(session) {
+                self.settle(&name, now);
+            }
+        }
+    }
+
+    fn show(&self, name: &Name, now: Moment) -> Option<Line> {
+        let rows = self.lines.get(name)?;
+        let living = rows.iter().filter(|row| self.dead_at(row) > now);
+        let tickets: Vec<Ticket> = living
+            .map(|row| Ticket {
+                id: row.id,
+                mode: row.mode,
+                fence: row.fence,
+                owner: row.session.and_then(|s| Some(self.sessions.get(&s)?.owner.clone())),
+                note: row.note.clone(),
+                entered_ago: now.saturating_since(row.entered),
+                granted_ago: row.granted.map(|at| now.saturating_since(at)),
+                ends_in: self.dead_at(row).saturating_since(now),
+            })
+            .collect();
+        let capacity = tickets.first()?.mode.capacity();
+        Some(Line::new(name.clone(), capacity, tickets))
+    }
+}
+
+impl Store for Memory {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            fair: true,
+            fenced: true,
+            shared: true,
+            permits: true,
+            cells: true,
+            at_least: true,
+            wakes: true,
+            durable: false,
+            survives_failover: false,
+        }
+    }
+
+    fn id(&self) -> StoreId {
+        self.id
+    }
+
+    async fn open(&self, ask: Open) -> StoreResult<Terms> {
+        let terms = Terms::new(ask.ttl, ask.lock_delay);
+        Ok(self.with(|state, now| {
+            let life = state.sessions.entry(ask.session).or_insert_with(|| Life {
+                terms,
+                owner: ask.owner,
+                expires: now + ask.ttl,
+                evictions: 0,
+                tickets: HashMap::new(),
+                hints: None,
+            });
+            life.terms
+        }))
+    }
+
+    async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
+        Ok(self.with(|state, now| {
+            state.sweep(now);
+            match state.sessions.get_mut(&session) {
+                Some(life) if life.expires > now => {
+                    life.expires = now + life.terms.ttl;
+                    Renewal::Renewed { version: life.evictions }
+                }
+                _ => Renewal::Lost,
+            }
+        }))
+    }
+
+    async fn close(&self, session: SessionId) -> StoreResult<()> {
+        self.with(|state, now| {
+            for name in state.end(session) {
+                if state.settle(&name, now).next.is_none() {
+                    state.freed(&name);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
+        self.with(|state, now| state.enter(ask, now))
+    }
+
+    async fn poll(
+        &self,
+        session: SessionId,
+        which: Which,
+    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        Ok(self.with(|state, now| {
+            let tickets = match which {
+                Which::These(tickets) => tickets,
+                Which::All => {
+                    let life = state.sessions.get(&session);
+                    let all = life.into_iter().flat_map(|life| &life.tickets);
+                    all.map(|(ticket, name)| (name.clone(), *ticket)).collect()
+                }
+            };
+            let stand = |(name, ticket)| {
+                let stand = state.stand(&name, ticket, now);
+                (name, ticket, stand)
+            };
+            tickets.into_iter().map(stand).collect()
+        }))
+    }
+
+    async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
+        self.with(|state, _| {
+            if let Some(life) = state.sessions.get_mut(&session) {
+                life.hints = Some(Arc::clone(&to));
+            }
+        });
+        to.look(None);
+        std::future::pending().await
+    }
+
+    async fn leave(&self, ask: Leave) -> StoreResult<Left> {
+        Ok(self.with(|state, now| state.leave(&ask, now)))
+    }
+
+    fn leave_now(&self, ask: &Leave) -> bool {
+        self.with(|state, now| state.leave(ask, now));
+        true
+    }
+
+    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+        Ok(self.with(|state, now| {
+            let Some(row) = state.held(&edit.place, now) else { return Edited::NotHeld };
+            if edit.edit > row.note_edit {
+                (row.note_edit, row.note) = (edit.edit, edit.bytes.unwrap_or_default());
+            }
+            Edited::Done
+        }))
+    }
+
+    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+        Ok(self.with(|state, now| match which {
+            Look::Exact(name) => state.show(&name, now).into_iter().collect(),
+            Look::Prefix { prefix, after } => {
+                let from = match &after {
+                    Some(name) if name.as_str() >= prefix.as_str() => {
+                        Bound::Excluded(name.as_str())
+                    }
+                    _ => Bound::Included(prefix.as_str()),
+                };
+                let names = state.lines.range::<str, _>((from, Bound::Unbounded)).map(|(n, _)| n);
+                let within = names.take_while(|n| n.as_str().starts_with(&prefix));
+                within.filter_map(|n| state.show(n, now)).take(LOOK_MAX).collect()
+            }
+        }))
+    }
+
+    async fn check(&self, claim: Claim) -> StoreResult<bool> {
+        Ok(self.with(|state, now| match state.row(&claim.name, claim.ticket) {
+            Some((_, row)) => {
+                let live = row.session.is_some() && state.dead_at(row) > now;
+                live && row.fence == Some(claim.fence)
+            }
+            None => false,
+        }))
+    }
+
+    async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
+        Ok(self.with(|state, _| state.cells.get(&name).cloned()))
+    }
+
+    async fn write(&self, edit: Edit) -> StoreResult<Edited> {
+        Ok(self.with(|state, now| {
+            let held = state.held(&edit.place, now);
+            let Some(row) = held.filter(|r| r.mode.weight() == r.mode.capacity()) else {
+                return Edited::NotHeld;
+            };
+            if edit.edit <= row.cell_edit {
+                return Edited::Done;
+            }
+            row.cell_edit = edit.edit;
+            let fence = row.fence.expect("a held row is granted");
+            match edit.bytes {
+                Some(bytes) => state.cells.insert(edit.place.name, Cell { bytes, fence }),
+                None => state.cells.remove(&edit.place.name),
+            };
+            Edited::Done
+        }))
+    }
+
+    async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
+        Ok(self.with(|state, now| {
+            state.settle(&name, now);
+            let Some((at, row)) = state.row(&name, ticket) else { return false };
+            let session = row.session;
+            state.lines.get_mut(&name).expect("the row stands in it").remove(at);
+            if let Some(life) = session.and_then(|s| state.sessions.get_mut(&s)) {
+                life.evictions += 1;
+                life.tickets.remove(&ticket);
+            }
+            if let Some(hints) = state.hints_of(session) {
+                state.news.push(Box::new(move || hints.ended(ticket)));
+            }
+            if state.settle(&name, now).next.is_none() {
+                state.freed(&name);
+            }
+            true
+        }))
+    }
+}

@@ -1,0 +1,395 @@
+//! The contract between the core and a store.
+//!
+//! A store keeps lines of tickets that belong to sessions. It decides nothing that the core decides:
+//! no waiting, no renewal, no retry of what the user did not ask for. It offers operations, each
+//! atomic and, where the store can, each one round trip; and hints that something may have changed.
+//!
+//! # Rules for every operation
+//! - **It can be repeated.** Ids are made by the client. The same request sent twice has the effect
+//!   of one, and a copy that comes late, after the ticket was left or the session closed, has none.
+//! - **It ends.** A store bounds its requests in time. When the time is over and the request may
+//!   have been carried out, the error's outcome is [`Outcome::Unknown`](crate::Outcome::Unknown).
+//! - **The dead stay dead.** Where expiry is only a passed deadline, a read never grants. A grant
+//!   that rests on an expiry ends the expired session in the same write, and a session that has
+//!   ended is never renewed.
+//! - **Cancelling is safe.** The core may drop the future of any operation. It treats the outcome as
+//!   unknown and repeats or withdraws.
+//!
+//! [`memory::Memory`] is the reference: read it first.
+
+mod erased;
+pub mod memory;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+pub(crate) mod url;
+
+pub use erased::AnyStore;
+
+use crate::{
+    error::StoreError,
+    line::Line,
+    name::Name,
+    ticket::{Mode, Owner, Place, SessionId, TicketId},
+};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+/// What a store's operations return.
+pub type StoreResult<T> = std::result::Result<T, StoreError>;
+
+/// The longest value of a cell, in bytes.
+pub const CELL_MAX: usize = 65_536;
+
+/// The most lines that one [`look`](Store::look) returns.
+pub const LOOK_MAX: usize = 1_000;
+
+/// What a store can do. Plain facts: the conformance suite holds a store to each one it claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Waiting in order ([`Manner::Queue`]). Without it only contending is possible.
+    pub fair: bool,
+    /// Every exclusive grant has a number that grows.
+    pub fenced: bool,
+    /// Readers beside each other.
+    pub shared: bool,
+    /// Semaphores with weights.
+    pub permits: bool,
+    /// Values that can be written only under the lock.
+    pub cells: bool,
+    /// A release can keep the lock closed for a while ([`Leave::keep`]).
+    pub at_least: bool,
+    /// Waiters are woken; without it the core polls.
+    pub wakes: bool,
+    /// Locks and fences outlive the process that serves the store.
+    pub durable: bool,
+    /// Locks and fences survive the loss of a machine.
+    pub survives_failover: bool,
+}
+
+/// The identity of a store's data: a random number written with it, so that a sequencer from
+/// elsewhere is never taken for one of here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StoreId(pub [u8; 8]);
+
+impl fmt::Debug for StoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for StoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", u64::from_be_bytes(self.0))
+    }
+}
+
+/// The wish to open a session.
+#[derive(Clone, Debug)]
+pub struct Open {
+    /// Its id, which is its secret.
+    pub session: SessionId,
+    /// For how long a renewal is good.
+    pub ttl: Duration,
+    /// For how long the store keeps the tickets of a session that was not renewed in time.
+    pub lock_delay: Duration,
+    /// Who asks, for people to see.
+    pub owner: Owner,
+}
+
+/// The terms on which a session was opened; a store may not be able to grant what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// For how long a renewal is good.
+    pub ttl: Duration,
+    /// For how long after that the store keeps the tickets.
+    pub lock_delay: Duration,
+    /// How much earlier than the TTL the client stops believing, for clocks that run unevenly.
+    pub margin: Duration,
+}
+
+impl Terms {
+    /// These times with the margin that suits clocks of equal rate: one in a hundred.
+    #[must_use]
+    pub fn new(ttl: Duration, lock_delay: Duration) -> Self {
+        Self { ttl, lock_delay, margin: ttl / 100 + Duration::from_millis(2) }
+    }
+
+    /// For how long after it sent a renewal the client may believe in it.
+    #[must_use]
+    pub fn belief(&self) -> Duration {
+        self.ttl.saturating_sub(self.margin)
+    }
+}
+
+/// The answer to a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// The session lives for another TTL.
+    Renewed {
+        /// As long as this stays the same, no ticket of the session has ended or appeared except
+        /// by the session's own requests. When it changes, the core polls.
+        version: u64,
+    },
+    /// The session is over, for ever.
+    Lost,
+}
+
+/// How a ticket wants to come to its grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Manner {
+    /// Stand in line.
+    Queue,
+    /// Take it if it is free and nobody waits; leave no ticket otherwise.
+    Contend,
+}
+
+/// The wish to enter a line.
+#[derive(Clone, Debug)]
+pub struct Enter {
+    /// Whose ticket, in which line, and which one.
+    pub place: Place,
+    /// How much of the line it takes.
+    pub mode: Mode,
+    /// In line or not at all.
+    pub manner: Manner,
+    /// What others shall read beside the ticket: at most [`NOTE_MAX`](crate::NOTE_MAX) bytes.
+    pub note: Vec<u8>,
+}
+
+/// The answer to an enter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entered {
+    /// Yours.
+    Granted {
+        /// The number of the grant.
+        fence: u64,
+    },
+    /// In line.
+    Queued(Wait),
+    /// Taken, and no ticket was left ([`Manner::Contend`]).
+    Busy(Wait),
+}
+
+/// What a waiter is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// How many tickets stand before this one, holders included.
+    pub ahead: usize,
+    /// Who holds the lock now, if the store can tell without another trip.
+    pub holder: Option<Holder>,
+    /// When the line can move without anybody writing: look again then.
+    pub recheck: Duration,
+}
+
+/// Somebody who holds a lock, for people to see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Who.
+    pub owner: Owner,
+    /// The label of the ticket.
+    pub note: Vec<u8>,
+    /// For how long already.
+    pub held_for: Duration,
+}
+
+/// How a ticket stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stand {
+    /// It is granted.
+    Granted {
+        /// The number of the grant.
+        fence: u64,
+    },
+    /// It waits.
+    Waiting(Wait),
+    /// It is in no line.
+    Gone,
+}
+
+/// Which tickets of a session to poll.
+#[derive(Clone, Debug)]
+pub enum Which {
+    /// These, and no others.
+    These(Vec<(Name, TicketId)>),
+    /// All that the store has of this session, held and waiting.
+    All,
+}
+
+/// The wish to leave a line.
+#[derive(Clone, Debug)]
+pub struct Leave {
+    /// Whose ticket, in which line, and which one.
+    pub place: Place,
+    /// Keep the lock closed for so long, as a hold that belongs to no session.
+    pub keep: Option<Duration>,
+    /// A copy of the enter may still be under way: note the ticket as closed, so that the copy is
+    /// refused when it comes ([`Trouble::TicketClosed`](crate::Trouble::TicketClosed)).
+    pub stray: bool,
+}
+
+/// For how long a store remembers the tickets that were left with [`Leave::stray`]. No request may
+/// take effect later than this after it was sent.
+pub const STRAY_MAX: Duration = Duration::from_secs(120);
+
+/// The answer to a leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// The ticket was granted, and is no more.
+    Released,
+    /// The ticket was waiting, and is no more.
+    Withdrawn,
+    /// There was no such ticket.
+    Gone,
+}
+
+/// Which lines to look at.
+#[derive(Clone, Debug)]
+pub enum Look {
+    /// The line of this name.
+    Exact(Name),
+    /// The lines whose names begin so, in the order of their bytes.
+    Prefix {
+        /// How the names begin; empty for all.
+        prefix: String,
+        /// Only names after this one: where the last page ended.
+        after: Option<Name>,
+    },
+}
+
+/// A grant that somebody claims to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The line.
+    pub name: Name,
+    /// The ticket.
+    pub ticket: TicketId,
+    /// The number of its grant.
+    pub fence: u64,
+}
+
+/// A change to what belongs to a held ticket. Edits are numbered by the holder from 1 on, so that a
+/// late copy of an older edit never undoes a newer one.
+#[derive(Clone, Debug)]
+pub struct Edit {
+    /// Whose ticket, in which line, and which one.
+    pub place: Place,
+    /// The number of this edit among the ticket's edits of the same kind.
+    pub edit: u64,
+    /// The new bytes; `None` takes the value away.
+    pub bytes: Option<Vec<u8>>,
+}
+
+/// The answer to an edit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edited {
+    /// Done, now or by an earlier copy of the same request.
+    Done,
+    /// The ticket is not held: nothing was written.
+    NotHeld,
+}
+
+/// The value that belongs to a lock's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// The fence of the grant under which it was written.
+    pub fence: u64,
+}
+
+/// Where a store drops its hints. Every method may be called from any thread and never blocks.
+///
+/// Hints may be spurious and may be lost; a slow re-check stands behind each of them.
+pub trait Hints: Send + Sync + 'static {
+    /// This ticket was granted.
+    fn granted(&self, ticket: TicketId, fence: u64);
+    /// This ticket was ended by somebody else.
+    fn ended(&self, ticket: TicketId);
+    /// This line has room, and nobody waits in it.
+    fn freed(&self, name: &Name);
+    /// This ticket may stand differently now, or any of them: poll.
+    ///
+    /// A source calls it with `None` as soon as it (again) listens: what happened before is not
+    /// known to it. Until the first such call the core polls often.
+    fn look(&self, ticket: Option<TicketId>);
+}
+
+/// A place where lines live.
+///
+/// Implement it with plain `async fn`. All futures are `Send`. See the [module](self) for the rules
+/// that hold for every operation.
+pub trait Store: Send + Sync + 'static {
+    /// The kind of store, as its URL scheme and error messages say it.
+    fn kind(&self) -> &'static str;
+
+    /// What it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The identity of its data.
+    fn id(&self) -> StoreId;
+
+    /// Opens a session. Opening it again answers with its terms and renews nothing.
+    fn open(&self, ask: Open) -> impl Future<Output = StoreResult<Terms>> + Send;
+
+    /// Renews a session; also sweeps a few dead sessions, so that nothing is left for ever.
+    fn renew(&self, session: SessionId) -> impl Future<Output = StoreResult<Renewal>> + Send;
+
+    /// Ends a session and all its tickets at once, without lock-delay.
+    fn close(&self, session: SessionId) -> impl Future<Output = StoreResult<()>> + Send;
+
+    /// Enters a line. A ticket that stands in it already is told how it stands.
+    fn enter(&self, ask: Enter) -> impl Future<Output = StoreResult<Entered>> + Send;
+
+    /// Says how tickets of one session stand, and grants what has come free by expiry.
+    /// For [`Which::These`] every ticket asked for is in the answer.
+    fn poll(
+        &self,
+        session: SessionId,
+        which: Which,
+    ) -> impl Future<Output = StoreResult<Vec<(Name, TicketId, Stand)>>> + Send;
+
+    /// Drops hints for the session into `to`. Runs until its source breaks; the core starts it when
+    /// the session first waits, and again, after a pause, when it has ended. A store without
+    /// [`wakes`](Capabilities::wakes) never returns from here.
+    fn hints(
+        &self,
+        session: SessionId,
+        to: Arc<dyn Hints>,
+    ) -> impl Future<Output = StoreError> + Send;
+
+    /// Releases or withdraws one ticket.
+    fn leave(&self, ask: Leave) -> impl Future<Output = StoreResult<Left>> + Send;
+
+    /// Leaves at once, without awaiting, if the store can: used when the runtime is ending and
+    /// nothing can be awaited any more. Says whether the ticket is gone.
+    fn leave_now(&self, ask: &Leave) -> bool {
+        let _ = ask;
+        false
+    }
+
+    /// Changes the note of a held ticket.
+    fn annotate(&self, edit: Edit) -> impl Future<Output = StoreResult<Edited>> + Send;
+
+    /// Shows lines, at most [`LOOK_MAX`] of them.
+    fn look(&self, which: Look) -> impl Future<Output = StoreResult<Vec<Line>>> + Send;
+
+    /// Is this grant held now? A linearizable read.
+    fn check(&self, claim: Claim) -> impl Future<Output = StoreResult<bool>> + Send;
+
+    /// Reads the value that belongs to a name.
+    fn read(&self, name: Name) -> impl Future<Output = StoreResult<Option<Cell>>> + Send;
+
+    /// Writes the value that belongs to the ticket's name, if the ticket is held exclusively.
+    /// Check and write are one atomic step.
+    fn write(&self, edit: Edit) -> impl Future<Output = StoreResult<Edited>> + Send;
+
+    /// Ends somebody else's ticket. Says whether there was one.
+    fn evict(&self, name: Name, ticket: TicketId)
+    -> impl Future<Output = StoreResult<bool>> + Send;
+
+    /// How the store itself names this grant (a key, a path, a row), for use in the user's own
+    /// transactions there.
+    fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
+        let _ = claim;
+        Vec::new()
+    }
+}
