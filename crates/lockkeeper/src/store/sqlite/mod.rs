@@ -1,0 +1,473 @@
+//! The embedded store: rows in one SQLite file, for all processes of one machine.
+//!
+//! | idea | here |
+//! |---|---|
+//! | line | the rows of a name in `ticket`, in the order of `seq` |
+//! | session | a row with a deadline on the suspend-aware clock; a reboot ends all of them |
+//! | hint | in the process a call; to another process a datagram (`bell.rs`); else polling |
+//! | fence | one counter for the file, max(last + 1, wall clock in µs) |
+//! | round trips | enter, leave, renew: one transaction each |
+//!
+//! SQLite runs where the caller is: a hop to another thread costs several times what the
+//! transaction does. In return it never waits there. When the file is busy SQLite says so at once
+//! and the task waits; what needs an fsync happens on the janitor's thread.
+//!
+//! The log is written without an fsync for each commit. What a power failure can take back are the
+//! last moments of holders that the failure has ended too; fences go on from the wall clock.
+
+mod bell;
+mod file;
+mod janitor;
+mod lines;
+mod show;
+
+use super::{
+    Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look, Open,
+    Renewal, Stand, Store, StoreId, StoreResult, Terms, Which,
+};
+use crate::{
+    clock::Clock,
+    error::{StoreError, Trouble},
+    line::{Line, Standing as _},
+    name::Name,
+    ticket::{SessionId, TicketId},
+};
+use bell::{Bell, Ringer, Tag};
+use janitor::Janitor;
+use lines::{News, Tx, length, micros};
+use rand::RngExt as _;
+use rusqlite::{Connection, ErrorCode, params};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+const KIND: &str = "sqlite";
+
+/// How often to try again at once, and then with pauses, when another process writes.
+const SPINS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(1);
+/// After so long a busy file is an error. Writers hold it for microseconds.
+const BUSY_MAX: Duration = Duration::from_secs(10);
+/// For how long [`Store::leave_now`] waits for other writers.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+/// Rows in one file.
+pub struct Sqlite {
+    id: StoreId,
+    clock: Clock,
+    /// Asynchronous, so that a task which waits for another task's transaction does not block its
+    /// thread.
+    connection: tokio::sync::Mutex<Connection>,
+    janitor: Janitor,
+    ringer: Ringer,
+    tag: Tag,
+    bell: Mutex<Weak<Bell>>,
+    sinks: Mutex<HashMap<SessionId, Arc<dyn Hints>>>,
+    renewals: AtomicU64,
+}
+
+/// Does a transaction write?
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Write,
+}
+
+impl Sqlite {
+    /// Opens the file, or makes it.
+    ///
+    /// # Errors
+    /// [`Trouble::Misconfigured`] if the folder does not exist, is on a network file system, or the
+    /// file is somebody else's, which is then left untouched; [`Trouble::Corrupt`] if its data makes
+    /// no sense.
+    pub fn open(path: &str) -> StoreResult<Self> {
+        Self::with_clock(path, Clock::system())
+    }
+
+    /// As [`open`](Self::open), on this clock.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn with_clock(path: &str, clock: Clock) -> StoreResult<Self> {
+        let path = file::locate(path)?;
+        let connection = file::open(&path)?;
+        let id = file::identify(&connection)?;
+        let set_up = connection.busy_timeout(Duration::ZERO);
+        set_up.map_err(|e| trouble(e, "cannot set up the connection"))?;
+        janitor::measure(&connection);
+        Ok(Self {
+            id,
+            clock,
+            connection: tokio::sync::Mutex::new(connection),
+            janitor: Janitor::of(&path),
+            ringer: Ringer::beside(&path),
+            tag: Tag::random(),
+            bell: Mutex::default(),
+            sinks: Mutex::default(),
+            renewals: AtomicU64::new(0),
+        })
+    }
+
+    /// How many renewals this handle has sent to the file, for those who count.
+    #[must_use]
+    pub fn renewals(&self) -> u64 {
+        self.renewals.load(Ordering::Relaxed)
+    }
+
+    /// Runs one transaction. When the file is busy the task waits, and not its thread.
+    async fn run<T>(
+        &self,
+        kind: Kind,
+        work: impl Fn(&mut Tx<'_>) -> rusqlite::Result<T> + Send + Sync,
+    ) -> StoreResult<T>
+    where
+        T: Send,
+    {
+        let began = self.clock.now();
+        let mut tries = 0;
+        loop {
+            let done = {
+                let connection = self.connection.lock().await;
+                self.attempt(&connection, kind, &work)
+            };
+            match done {
+                Ok((out, news)) => {
+                    self.tell(news);
+                    return Ok(out);
+                }
+                Err(e) if is_busy(&e) && self.clock.now().saturating_since(began) < BUSY_MAX => {
+                    tries += 1;
+                    self.give_way(tries).await;
+                }
+                Err(e) => return Err(trouble(e, "a transaction failed")),
+            }
+        }
+    }
+
+    fn attempt<T>(
+        &self,
+        c: &Connection,
+        kind: Kind,
+        work: impl Fn(&mut Tx<'_>) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<(T, Vec<News>)> {
+        let begin = if kind == Kind::Write { "BEGIN IMMEDIATE" } else { "BEGIN" };
+        c.prepare_cached(begin)?.execute([])?;
+        let wall = i64::try_from(self.clock.wall_micros()).unwrap_or(0);
+        let mut tx = Tx { c, now: self.clock.now(), wall, news: Vec::new() };
+        let done = work(&mut tx).and_then(|out| {
+            c.prepare_cached("COMMIT")?.execute([])?;
+            Ok(out)
+        });
+        if done.is_err() && !c.is_autocommit() {
+            // The error that led here is the one to tell; a failed rollback would show next time.
+            let _ = c.execute_batch("ROLLBACK");
+        }
+        if kind == Kind::Write && janitor::is_due() {
+            self.janitor.call();
+        }
+        done.map(|out| (out, tx.news))
+    }
+
+    /// Lets others write: first by a mere turn, then by a short random pause.
+    async fn give_way(&self, tries: u32) {
+        if tries < SPINS {
+            tokio::task::yield_now().await;
+        } else {
+            let pause = PAUSE + PAUSE.mul_f64(2.0 * rand::rng().random::<f64>());
+            self.clock.sleep(pause).await;
+        }
+    }
+
+    fn sinks(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<dyn Hints>>> {
+        self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn all_sinks(&self) -> Vec<Arc<dyn Hints>> {
+        self.sinks().values().cloned().collect()
+    }
+
+    fn tell(&self, news: Vec<News>) {
+        for news in news {
+            match news {
+                News::Granted { session, bell, ticket, fence } => {
+                    let sink = self.sinks().get(&session).cloned();
+                    match (sink, bell) {
+                        (Some(sink), _) => sink.granted(ticket, fence),
+                        (None, Some(bell)) => self.ringer.ring(&bell, &ticket.to_bytes()),
+                        (None, None) => {}
+                    }
+                }
+                News::Ended { session, ticket } => {
+                    let sink = self.sinks().get(&session).cloned();
+                    if let Some(sink) = sink {
+                        sink.ended(ticket);
+                    }
+                }
+                News::Freed(name) => self.all_sinks().iter().for_each(|s| s.freed(&name)),
+                News::Cleared(bell) if bell != self.tag => self.ringer.ring(&bell, &[]),
+                News::Cleared(_) => {}
+            }
+        }
+    }
+
+    /// The bell of this process, hung up by the first session that waits.
+    fn hang_bell(&self) -> std::io::Result<Arc<Bell>> {
+        let mut slot = self.bell.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bell) = slot.upgrade() {
+            return Ok(bell);
+        }
+        let bell = Arc::new(self.ringer.hang(&self.tag)?);
+        *slot = Arc::downgrade(&bell);
+        Ok(bell)
+    }
+
+    /// Polls without writing; `None` if something has come due that must be written.
+    fn peek(tx: &Tx<'_>, name: &Name, ticket: TicketId) -> rusqlite::Result<Option<Stand>> {
+        let front = tx.front(name)?;
+        if !front.dead.is_empty() || front.admitted.iter().any(|row| !row.granted()) {
+            return Ok(None);
+        }
+        tx.stand_in(name, ticket, &front).map(Some)
+    }
+}
+
+impl Store for Sqlite {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            fair: true,
+            fenced: true,
+            shared: true,
+            permits: true,
+            cells: true,
+            at_least: true,
+            wakes: true,
+            durable: true,
+            survives_failover: false,
+        }
+    }
+
+    fn id(&self) -> StoreId {
+        self.id
+    }
+
+    async fn open(&self, ask: Open) -> StoreResult<Terms> {
+        let insert = "INSERT INTO session(id, ttl, delay, expires, dead_at, bell, host, pid, program) \
+             VALUES(?1, ?2, ?3, ?4 + ?2, ?4 + ?2 + ?3, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
+        let terms = "SELECT ttl, delay FROM session WHERE id = ?1";
+        let id = ask.session.to_bytes();
+        let micros_of = |v: i64| Duration::from_micros(v.cast_unsigned());
+        self.run(Kind::Write, |tx| {
+            let (ttl, delay, now) = (length(ask.ttl), length(ask.lock_delay), micros(tx.now));
+            let owner = &ask.owner;
+            let row = params![
+                id,
+                ttl,
+                delay,
+                now,
+                self.tag.as_str(),
+                owner.host,
+                owner.pid,
+                owner.program
+            ];
+            tx.c.prepare_cached(insert)?.execute(row)?;
+            tx.c.prepare_cached(terms)?
+                .query_row([id], |r| Ok(Terms::new(micros_of(r.get(0)?), micros_of(r.get(1)?))))
+        })
+        .await
+    }
+
+    async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
+        self.renewals.fetch_add(1, Ordering::Relaxed);
+        let renewal = self.run(Kind::Write, |tx| tx.renew(session)).await?;
+        // The renewal counts, whatever becomes of the sweeping.
+        if let Ok(true) = self.run(Kind::Read, |tx| tx.has_leftovers()).await {
+            let _ = self.run(Kind::Write, |tx| tx.sweep()).await;
+        }
+        Ok(renewal)
+    }
+
+    async fn close(&self, session: SessionId) -> StoreResult<()> {
+        self.sinks().remove(&session);
+        self.run(Kind::Write, |tx| tx.end(session)).await?;
+        // A session with many tickets goes piece by piece, so that others get their turn.
+        while !self.run(Kind::Write, |tx| tx.clear(session)).await? {}
+        Ok(())
+    }
+
+    async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
+        self.run(Kind::Write, |tx| tx.enter(&ask)).await?
+    }
+
+    async fn poll(
+        &self,
+        session: SessionId,
+        which: Which,
+    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        let tickets = match which {
+            Which::These(tickets) => tickets,
+            Which::All => self.run(Kind::Read, |tx| tx.tickets_of(session)).await?,
+        };
+        let peeks = self
+            .run(Kind::Read, |tx| {
+                tickets.iter().map(|(name, ticket)| Self::peek(tx, name, *ticket)).collect()
+            })
+            .await?;
+        let peeks: Vec<Option<Stand>> = peeks;
+        let mut stands = Vec::with_capacity(tickets.len());
+        for ((name, ticket), peek) in tickets.into_iter().zip(peeks) {
+            let stand = match peek {
+                Some(stand) => stand,
+                None => {
+                    let settled = |tx: &mut Tx<'_>| {
+                        let front = tx.settle(&name)?;
+                        tx.stand_in(&name, ticket, &front)
+                    };
+                    self.run(Kind::Write, settled).await?
+                }
+            };
+            stands.push((name, ticket, stand));
+        }
+        Ok(stands)
+    }
+
+    async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
+        let no_bell = |e| {
+            let what = "cannot listen for other processes";
+            StoreError::not_applied(KIND, Trouble::Unavailable, what).because(e)
+        };
+        self.sinks().insert(session, Arc::clone(&to));
+        let _sink = Sink { store: self, session };
+        let bell = match self.hang_bell() {
+            Ok(bell) => bell,
+            Err(e) => return no_bell(e),
+        };
+        to.look(None);
+        loop {
+            match bell.rung().await {
+                Ok(message) => {
+                    let ticket = message.map(TicketId::from_bytes);
+                    self.all_sinks().iter().for_each(|sink| sink.look(ticket));
+                }
+                Err(e) => return no_bell(e),
+            }
+        }
+    }
+
+    async fn leave(&self, ask: Leave) -> StoreResult<Left> {
+        self.run(Kind::Write, |tx| tx.leave(&ask)).await
+    }
+
+    fn leave_now(&self, ask: &Leave) -> bool {
+        let Ok(connection) = self.connection.try_lock() else { return false };
+        let patient = connection.busy_timeout(FAREWELL);
+        let done = self.attempt(&connection, Kind::Write, |tx| tx.leave(ask));
+        let hasty = connection.busy_timeout(Duration::ZERO);
+        drop(connection);
+        match done {
+            Ok((_, news)) if patient.is_ok() && hasty.is_ok() => {
+                self.tell(news);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+        self.run(Kind::Write, |tx| tx.annotate(&edit)).await
+    }
+
+    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+        self.run(Kind::Read, |tx| show::look(tx.c, &which, tx.now)).await
+    }
+
+    async fn check(&self, claim: Claim) -> StoreResult<bool> {
+        self.run(Kind::Read, |tx| show::check(tx.c, &claim, tx.now)).await
+    }
+
+    async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
+        self.run(Kind::Read, |tx| show::read(tx.c, &name)).await
+    }
+
+    async fn write(&self, edit: Edit) -> StoreResult<Edited> {
+        self.run(Kind::Write, |tx| tx.write(&edit)).await
+    }
+
+    async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
+        self.run(Kind::Write, |tx| tx.evict(&name, ticket)).await
+    }
+
+    fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
+        vec![
+            ("table", "ticket".to_owned()),
+            ("name", claim.name.to_string()),
+            ("id", claim.ticket.to_string()),
+            ("fence", claim.fence.to_string()),
+        ]
+    }
+}
+
+/// A session's place among those who are told; given up when its task ends.
+struct Sink<'a> {
+    store: &'a Sqlite,
+    session: SessionId,
+}
+
+impl Drop for Sink<'_> {
+    fn drop(&mut self) {
+        self.store.sinks().remove(&self.session);
+    }
+}
+
+impl Drop for Sqlite {
+    fn drop(&mut self) {
+        // Short-lived processes never call the janitor; whoever leaves a long log behind cleans up.
+        if janitor::is_due() {
+            let _ = janitor::clean(self.connection.get_mut());
+        }
+    }
+}
+
+impl fmt::Debug for Sqlite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sqlite({})", self.id)
+    }
+}
+
+fn is_busy(e: &rusqlite::Error) -> bool {
+    matches!(e.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// What SQLite's error means to us. A transaction that fails is rolled back, so nothing was written,
+/// except that a failing disk leaves it open.
+fn trouble(e: rusqlite::Error, what: &str) -> StoreError {
+    let (trouble, hint) = match e.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            (Trouble::Unavailable, "; another process holds the file for too long")
+        }
+        Some(ErrorCode::DiskFull) => (Trouble::Unavailable, "; the disk is full"),
+        Some(ErrorCode::SystemIoFailure) => (Trouble::Unavailable, "; the disk fails"),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            (Trouble::Corrupt, "; the file is corrupt: move it away, a new one will be made")
+        }
+        Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
+            (Trouble::Denied, "; the file and its folder must be writable")
+        }
+        _ => (Trouble::Other, ""),
+    };
+    let what = format!("{what}{hint}");
+    let error = match e.sqlite_error_code() {
+        Some(ErrorCode::SystemIoFailure) => StoreError::unknown(KIND, trouble, what),
+        _ => StoreError::not_applied(KIND, trouble, what),
+    };
+    error.because(e)
+}

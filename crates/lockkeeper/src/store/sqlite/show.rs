@@ -1,0 +1,81 @@
+//! Reads for people and for checks: they take no lock and grant nothing.
+
+use super::lines::{micros, moment};
+use crate::{
+    clock::Moment,
+    line::{Line, Ticket},
+    name::Name,
+    store::{Cell, Claim, LOOK_MAX, Look},
+    ticket::{Mode, Owner, TicketId},
+};
+use rusqlite::{Connection, OptionalExtension, Result, Row, params};
+
+const TICKETS: &str = "SELECT t.id, t.weight, t.capacity, t.fence, t.note, t.entered, t.granted, \
+     coalesce(t.hold_until, s.dead_at, 0), s.host, s.pid, s.program \
+     FROM ticket t LEFT JOIN session s ON s.id = t.session WHERE t.name = ?1 ORDER BY t.seq";
+
+pub(super) fn look(c: &Connection, which: &Look, now: Moment) -> Result<Vec<Line>> {
+    let names = match which {
+        Look::Exact(name) => vec![name.clone()],
+        Look::Prefix { prefix, after } => names(c, prefix, after.as_ref())?,
+    };
+    let mut lines = Vec::new();
+    for name in names {
+        lines.extend(line(c, name, now)?);
+    }
+    Ok(lines)
+}
+
+fn names(c: &Connection, prefix: &str, after: Option<&Name>) -> Result<Vec<Name>> {
+    let sql = "SELECT DISTINCT name FROM ticket WHERE name >= ?1 AND name > ?2 ORDER BY name";
+    let after = after.map_or("", Name::as_str);
+    let mut names = c.prepare_cached(sql)?;
+    let names = names.query_map([prefix, after], |r| r.get::<_, String>(0))?;
+    let within = |name: &Result<String>| name.as_ref().map_or(true, |n| n.starts_with(prefix));
+    names
+        .take_while(within)
+        .filter_map(|name| name.map(|n| Name::new(&n).ok()).transpose())
+        .take(LOOK_MAX)
+        .collect()
+}
+
+fn line(c: &Connection, name: Name, now: Moment) -> Result<Option<Line>> {
+    let mut tickets = c.prepare_cached(TICKETS)?;
+    let tickets = tickets.query_map([name.as_str()], |r| ticket(r, now))?;
+    let tickets: Vec<Ticket> = tickets.collect::<Result<_>>()?;
+    let living: Vec<Ticket> = tickets.into_iter().filter(|t| !t.ends_in.is_zero()).collect();
+    Ok(living.first().map(|t| t.mode.capacity()).map(|capacity| Line::new(name, capacity, living)))
+}
+
+fn ticket(r: &Row<'_>, now: Moment) -> Result<Ticket> {
+    let owner = match r.get::<_, Option<String>>(8)? {
+        Some(host) => Some(Owner { host, pid: r.get(9)?, program: r.get(10)? }),
+        None => None,
+    };
+    let ago = |micros: i64| now.saturating_since(moment(micros));
+    Ok(Ticket {
+        id: TicketId::from_bytes(r.get(0)?),
+        mode: Mode::of(r.get(1)?, r.get(2)?),
+        fence: r.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned),
+        owner,
+        note: r.get(4)?,
+        entered_ago: ago(r.get(5)?),
+        granted_ago: r.get::<_, Option<i64>>(6)?.map(ago),
+        ends_in: moment(r.get(7)?).saturating_since(now),
+    })
+}
+
+pub(super) fn check(c: &Connection, claim: &Claim, now: Moment) -> Result<bool> {
+    let sql = "SELECT EXISTS(SELECT 1 FROM ticket t JOIN session s ON s.id = t.session \
+         WHERE t.name = ?1 AND t.id = ?2 AND t.fence = ?3 AND s.dead_at > ?4)";
+    let (ticket, fence) = (claim.ticket.to_bytes(), claim.fence.cast_signed());
+    c.prepare_cached(sql)?
+        .query_row(params![claim.name.as_str(), ticket, fence, micros(now)], |r| r.get(0))
+}
+
+pub(super) fn read(c: &Connection, name: &Name) -> Result<Option<Cell>> {
+    let sql = "SELECT bytes, fence FROM cell WHERE name = ?1";
+    let cell =
+        |r: &Row<'_>| Ok(Cell { bytes: r.get(0)?, fence: r.get::<_, i64>(1)?.cast_unsigned() });
+    c.prepare_cached(sql)?.query_row([name.as_str()], cell).optional()
+}

@@ -1,0 +1,52 @@
+//! Real store servers as child processes, for tests, benchmarks and for trying things out.
+//!
+//! A [`Recipe`] knows how one store is installed, started, probed and stopped. Starting it gives a
+//! [`Running`] server on ports and in a folder of its own, which can be frozen, killed and
+//! restarted, and which ends with the value:
+//!
+//! ```no_run
+//! # fn main() -> anyhow::Result<()> {
+//! for missing in servers::install_missing(&[servers::REDIS]) {
+//!     println!("ignored, {missing}");
+//! }
+//! let mut redis = servers::REDIS.start()?;
+//! println!("{}", redis.url());
+//! redis.kill()?;
+//! redis.restart()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Everything here blocks: servers are started before the interesting part of a test begins.
+//!
+//! A new store is a new module with one `Recipe` constant, added to [`ALL`].
+
+mod detached;
+mod install;
+mod node;
+mod poll;
+mod ports;
+mod procfs;
+mod program;
+mod recipe;
+mod redis;
+mod require;
+mod running;
+mod spawn;
+
+pub use detached::{Detached, Mark};
+pub use install::{Unavailable, install_missing};
+pub use node::Node;
+pub use recipe::{Probe, Process, Recipe, Site};
+pub use redis::REDIS;
+pub use require::Require;
+pub use running::Running;
+
+/// Every recipe there is, in the order in which people are shown them.
+pub const ALL: &[Recipe] = &[REDIS];
+
+/// The recipe of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Recipe> {
+    ALL.iter().find(|recipe| recipe.name == name)
+}

@@ -1,0 +1,234 @@
+//! One process of a running server.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+use crate::detached::Mark;
+use crate::poll::poll;
+use crate::recipe::{Process, Recipe, Site};
+use crate::spawn::{Lifetime, command, spawn};
+use crate::{procfs, program};
+
+/// How long a server may take to end in good order before it is killed.
+pub(crate) const STOP_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long the threads of a process may take to notice that it has been stopped.
+const FREEZE_WITHIN: Duration = Duration::from_secs(10);
+
+/// How much of a log an error shows.
+const LOG_TAIL_LINES: usize = 20;
+
+/// One process of a [`Running`](crate::Running) server, which may be up or down.
+#[derive(Debug)]
+pub struct Node {
+    process: Process,
+    program: PathBuf,
+    folder: PathBuf,
+    stop: Signal,
+    ready_within: Duration,
+    lifetime: Lifetime,
+    child: Option<Child>,
+}
+
+impl Node {
+    pub(crate) fn new(
+        recipe: &Recipe,
+        site: &Site,
+        process: Process,
+        lifetime: Lifetime,
+    ) -> Result<Self> {
+        let program = program::find(process.program, recipe.folders)
+            .with_context(|| format!("{} is not installed", process.program))?;
+        Ok(Self {
+            process,
+            program,
+            folder: site.folder.clone(),
+            stop: recipe.stop,
+            ready_within: recipe.ready_within,
+            lifetime,
+            child: None,
+        })
+    }
+
+    /// The process's name within its recipe.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.process.name
+    }
+
+    /// The process id while it is up.
+    ///
+    /// As long as this answers, the id cannot have passed to a stranger: a child keeps its id
+    /// until we have waited for it, and this is the place that does.
+    pub fn pid(&mut self) -> Option<u32> {
+        let child = self.child.as_mut()?;
+        match child.try_wait() {
+            Ok(None) => Some(child.id()),
+            Ok(Some(_)) | Err(_) => {
+                self.child = None;
+                None
+            }
+        }
+    }
+
+    /// Stops it where it stands: its connections stay open and nothing answers.
+    ///
+    /// # Errors
+    ///
+    /// If it is not up, or does not come to a halt.
+    pub fn freeze(&mut self) -> Result<()> {
+        let pid = self.signal_group(Signal::SIGSTOP)?;
+        poll(FREEZE_WITHIN, || procfs::is_stopped(pid).unwrap_or(true).then_some(()))
+            .with_context(|| format!("{} goes on after SIGSTOP", self.process.name))
+    }
+
+    /// Lets it go on after [`freeze`](Self::freeze).
+    ///
+    /// # Errors
+    ///
+    /// If it is not up.
+    pub fn thaw(&mut self) -> Result<()> {
+        self.signal_group(Signal::SIGCONT).map(drop)
+    }
+
+    /// Ends it as a power cut would. Nothing happens if it is down already.
+    ///
+    /// # Errors
+    ///
+    /// If the signal cannot be sent.
+    pub fn kill(&mut self) -> Result<()> {
+        let Some(pid) = self.pid() else { return Ok(()) };
+        killpg(raw(pid), Signal::SIGKILL)?;
+        if let Some(mut child) = self.child.take() {
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Ends it in good order, and kills it if that takes too long. Works on a frozen one too;
+    /// nothing happens if it is down already.
+    ///
+    /// # Errors
+    ///
+    /// If a signal cannot be sent.
+    pub fn stop(&mut self) -> Result<()> {
+        let Some(pid) = self.pid() else { return Ok(()) };
+        kill(raw(pid), self.stop)?;
+        // A frozen one hears the first signal only after this.
+        killpg(raw(pid), Signal::SIGCONT)?;
+        if poll(STOP_WITHIN, || self.pid().is_none().then_some(())).is_none() {
+            self.kill()?;
+        }
+        Ok(())
+    }
+
+    /// Starts it again where it was, with the same ports and data, and waits until it is ready.
+    ///
+    /// # Errors
+    ///
+    /// If it is up, cannot be started, or is not ready in time.
+    pub fn restart(&mut self) -> Result<()> {
+        self.start()?;
+        self.wait_ready()
+    }
+
+    /// Starts it without waiting.
+    pub(crate) fn start(&mut self) -> Result<()> {
+        ensure!(self.pid().is_none(), "{} is up already", self.process.name);
+        let log = File::options().create(true).append(true).open(self.log())?;
+        let mut command = command(&self.program, self.lifetime);
+        command
+            .args(&self.process.args)
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            // Keeps a Ctrl-C meant for the tests away from the servers, and lets us reach the
+            // children of a server together with it.
+            .process_group(0);
+        let child =
+            spawn(command).with_context(|| format!("cannot start {}", self.program.display()))?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    /// Waits until the probe agrees; an error shows the end of the log.
+    pub(crate) fn wait_ready(&mut self) -> Result<()> {
+        let within = self.ready_within;
+        let mut obstacle = String::new();
+        let outcome = poll(within, || {
+            let probed = (self.process.ready)();
+            // In this order, because whoever took our port may answer in our server's place.
+            let up = self.pid().is_some();
+            match probed {
+                Ok(()) => Some(up),
+                Err(error) => {
+                    obstacle = format!("{error:#}");
+                    (!up).then_some(false)
+                }
+            }
+        });
+        match outcome {
+            Some(true) => Ok(()),
+            Some(false) => Err(self.failure("ended before it was ready")),
+            None => Err(self.failure(&format!("is not ready after {within:?}: {obstacle}"))),
+        }
+    }
+
+    pub(crate) fn mark(&mut self) -> Option<Mark> {
+        let pid = self.pid()?;
+        let program = self.program.file_name().map(OsStr::to_string_lossy)?.into_owned();
+        Some(Mark { program, pid, started: procfs::started(pid)? })
+    }
+
+    fn signal_group(&mut self, signal: Signal) -> Result<u32> {
+        let pid = self.pid().with_context(|| format!("{} is not up", self.process.name))?;
+        killpg(raw(pid), signal)
+            .with_context(|| format!("cannot send {signal} to {}", self.process.name))?;
+        Ok(pid)
+    }
+
+    fn failure(&self, what: &str) -> anyhow::Error {
+        let log = tail(&self.log());
+        anyhow!("{} {what}\nthe end of its log:\n{log}", self.process.name)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.join(format!("{}.log", self.process.name))
+    }
+}
+
+pub(crate) fn raw(pid: u32) -> Pid {
+    Pid::from_raw(pid.cast_signed())
+}
+
+fn tail(log: &Path) -> String {
+    let bytes = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_shown_from_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("a.log");
+        assert_eq!(tail(&log), "");
+        let lines: Vec<String> = (1..=100).map(|line| format!("line {line}")).collect();
+        fs::write(&log, lines.join("\n")).unwrap();
+        let shown = tail(&log);
+        assert!(shown.starts_with("line 81\n") && shown.ends_with("\nline 100"), "{shown}");
+    }
+}

@@ -1,0 +1,88 @@
+//! What there is to know about one kind of server.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use nix::sys::signal::Signal;
+
+use crate::program;
+
+/// How one store is installed, started, probed and stopped.
+///
+/// A recipe may start several processes: three etcd nodes or a Redis with its sentinels are one
+/// recipe and one [`Running`](crate::Running), with one URL.
+#[derive(Debug, Clone, Copy)]
+pub struct Recipe {
+    /// The word for this store on command lines and in `LOCKKEEPER_REQUIRE`.
+    pub name: &'static str,
+    /// The Debian packages that bring it.
+    pub packages: &'static [&'static str],
+    /// The files that must be found before it can start: programs, or a Java archive.
+    pub programs: &'static [&'static str],
+    /// Where those files may lie besides `PATH`.
+    pub folders: &'static [&'static str],
+    /// How many local ports it needs.
+    pub ports: usize,
+    /// The signal that makes it end in good order.
+    pub stop: Signal,
+    /// How long a process may take from its start to its first good answer.
+    pub ready_within: Duration,
+    /// Prepares the site (configuration files, an empty database) and names the processes to
+    /// start there. All are started before the first one is probed, since some become ready only
+    /// together.
+    pub processes: fn(&Site) -> Result<Vec<Process>>,
+    /// The URL that reaches all of it, as a user would write it.
+    pub url: fn(&Site) -> String,
+}
+
+impl Recipe {
+    /// Whether everything it needs is on this machine.
+    #[must_use]
+    pub fn is_installed(&self) -> bool {
+        self.first_missing().is_none()
+    }
+
+    /// The first of its programs that is nowhere to be found.
+    #[must_use]
+    pub fn first_missing(&self) -> Option<&'static str> {
+        self.programs.iter().copied().find(|name| program::find(name, self.folders).is_none())
+    }
+}
+
+/// The folder and the ports that belong to one running server alone.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// An empty folder at first; data, configuration and logs go here.
+    pub folder: PathBuf,
+    /// As many free ports of 127.0.0.1 as the recipe asked for.
+    pub ports: Vec<u16>,
+}
+
+/// Answers whether a server can be used; the error says what is still amiss.
+pub type Probe = Box<dyn Fn() -> Result<()> + Send + Sync>;
+
+/// One process of a recipe.
+pub struct Process {
+    /// Names its log file, `NAME.log` in the site's folder.
+    pub name: String,
+    /// The program, looked for on `PATH` and in the recipe's folders. It must stay in the
+    /// foreground.
+    pub program: &'static str,
+    /// The program's arguments.
+    pub args: Vec<OsString>,
+    /// Asked again and again until it agrees.
+    pub ready: Probe,
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Process")
+            .field("name", &self.name)
+            .field("program", &self.program)
+            .field("args", &self.args)
+            .finish_non_exhaustive()
+    }
+}

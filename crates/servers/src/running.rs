@@ -1,0 +1,208 @@
+//! A server that runs in this program's care.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use tempfile::TempDir;
+
+use crate::detached::Detached;
+use crate::node::Node;
+use crate::ports;
+use crate::recipe::{Recipe, Site};
+use crate::spawn::Lifetime;
+
+/// How often a start is tried before its failure counts.
+const ATTEMPTS: usize = 3;
+
+/// A server that was started from a [`Recipe`], with all its processes.
+///
+/// Dropping it stops the server and removes its folder.
+#[derive(Debug)]
+pub struct Running {
+    site: Site,
+    url: String,
+    nodes: Vec<Node>,
+    /// Removed after the last process has ended, because fields are dropped after `drop`.
+    _folder: Option<TempDir>,
+}
+
+impl Recipe {
+    /// Starts the server in a folder and on ports of its own, and waits until it is ready.
+    ///
+    /// # Errors
+    ///
+    /// If the server is not installed, ends at once, or is not ready in time. The error shows the
+    /// end of the server's log.
+    pub fn start(&self) -> Result<Running> {
+        retry_lost_ports(|| {
+            let folder = TempDir::with_prefix(format!("lockkeeper-{}-", self.name))?;
+            let site = Site::with_free_ports(folder.path(), self.ports)?;
+            Running::launch(self, site, Lifetime::WithUs, Some(folder))
+        })
+    }
+
+    /// Starts the server in `folder`, which is emptied first, as a process that outlives this one.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start), and if `folder` cannot be written.
+    pub fn start_detached(&self, folder: &Path) -> Result<Detached> {
+        let running = retry_lost_ports(|| {
+            if folder.exists() {
+                fs::remove_dir_all(folder)?;
+            }
+            fs::create_dir_all(folder)?;
+            let site = Site::with_free_ports(folder, self.ports)?;
+            Running::launch(self, site, Lifetime::Detached, None)
+        })?;
+        running.detach()
+    }
+}
+
+/// A port can be lost between our choice and the server's bind, and then the server ends. Other
+/// reasons to end look the same from outside and cost only the time of a few vain attempts.
+fn retry_lost_ports(launch: impl Fn() -> Result<Running>) -> Result<Running> {
+    for _ in 1..ATTEMPTS {
+        let mut running = launch()?;
+        match running.wait_ready() {
+            Err(_) if running.has_lost_a_node() => {}
+            outcome => return outcome.map(|()| running),
+        }
+    }
+    let mut running = launch()?;
+    running.wait_ready().map(|()| running)
+}
+
+impl Site {
+    fn with_free_ports(folder: &Path, count: usize) -> Result<Self> {
+        Ok(Self { folder: folder.to_owned(), ports: ports::free(count)? })
+    }
+}
+
+impl Running {
+    fn launch(
+        recipe: &Recipe,
+        site: Site,
+        lifetime: Lifetime,
+        folder: Option<TempDir>,
+    ) -> Result<Self> {
+        let url = (recipe.url)(&site);
+        let nodes = (recipe.processes)(&site)?
+            .into_iter()
+            .map(|process| Node::new(recipe, &site, process, lifetime))
+            .collect::<Result<_>>()?;
+        // Owned before the first start, so that a failing one takes the earlier ones down with it.
+        let mut running = Self { site, url, nodes, _folder: folder };
+        running.each(Node::start)?;
+        Ok(running)
+    }
+
+    /// The URL that reaches it.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The folder that holds its data, configuration and logs.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.site.folder
+    }
+
+    /// Its ports on 127.0.0.1, in the recipe's order.
+    #[must_use]
+    pub fn ports(&self) -> &[u16] {
+        &self.site.ports
+    }
+
+    /// The ids of the processes that are up.
+    pub fn pids(&mut self) -> Vec<u32> {
+        self.nodes.iter_mut().filter_map(Node::pid).collect()
+    }
+
+    /// Its processes one by one, in the recipe's order.
+    pub fn nodes(&mut self) -> &mut [Node] {
+        &mut self.nodes
+    }
+
+    /// Stops all processes where they stand; see [`Node::freeze`].
+    ///
+    /// # Errors
+    ///
+    /// If a process is not up or does not come to a halt.
+    pub fn freeze(&mut self) -> Result<()> {
+        self.each(Node::freeze)
+    }
+
+    /// Lets all processes go on after [`freeze`](Self::freeze).
+    ///
+    /// # Errors
+    ///
+    /// If a process is not up.
+    pub fn thaw(&mut self) -> Result<()> {
+        self.each(Node::thaw)
+    }
+
+    /// Ends all processes as a power cut would.
+    ///
+    /// # Errors
+    ///
+    /// If a signal cannot be sent.
+    pub fn kill(&mut self) -> Result<()> {
+        self.each(Node::kill)
+    }
+
+    /// Ends all processes in good order. The folder stays until the value is dropped.
+    ///
+    /// # Errors
+    ///
+    /// If a signal cannot be sent.
+    pub fn stop(&mut self) -> Result<()> {
+        self.each(Node::stop)
+    }
+
+    /// Starts the processes that are down, with the same ports and data, and waits until all are
+    /// ready.
+    ///
+    /// # Errors
+    ///
+    /// If a process cannot be started or is not ready in time.
+    pub fn restart(&mut self) -> Result<()> {
+        self.each(|node| if node.pid().is_none() { node.start() } else { Ok(()) })?;
+        self.wait_ready()
+    }
+
+    fn wait_ready(&mut self) -> Result<()> {
+        self.each(Node::wait_ready)
+    }
+
+    fn has_lost_a_node(&mut self) -> bool {
+        self.nodes.iter_mut().any(|node| node.pid().is_none())
+    }
+
+    fn each(&mut self, act: impl FnMut(&mut Node) -> Result<()>) -> Result<()> {
+        self.nodes.iter_mut().try_for_each(act)
+    }
+
+    /// Writes down what is needed to find the processes again, and lets go of them.
+    fn detach(mut self) -> Result<Detached> {
+        let detached = Detached {
+            url: self.url.clone(),
+            ports: self.site.ports.clone(),
+            processes: self.nodes.iter_mut().filter_map(Node::mark).collect(),
+        };
+        detached.save(&self.site.folder)?;
+        self.nodes.clear();
+        Ok(detached)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for node in &mut self.nodes {
+            // Nobody is left to hear of it, and one stubborn process must not save the others.
+            let _ = node.stop();
+        }
+    }
+}

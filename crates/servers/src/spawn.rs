@@ -1,0 +1,70 @@
+//! Starting a child process that ends with us, or one that stays.
+
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use std::sync::mpsc::{self, Sender, SyncSender};
+use std::thread;
+
+use anyhow::{Context, Result};
+
+use crate::program;
+
+/// What becomes of a child when this program ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lifetime {
+    /// It is killed, on Linux even if this program is killed itself.
+    WithUs,
+    /// It stays.
+    Detached,
+}
+
+/// A command for `program` that will have the wanted lifetime.
+///
+/// The kernel can send a signal to a child whose parent has died, but asking for it between fork
+/// and exec is unsafe code. util-linux's `setpriv` asks for it and then becomes the program, under
+/// the same process id.
+pub(crate) fn command(program: &Path, lifetime: Lifetime) -> Command {
+    if lifetime == Lifetime::Detached || !*SETPRIV {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(program);
+    command
+}
+
+/// Whether there is a `setpriv` that knows the option; BusyBox has one that does not.
+static SETPRIV: LazyLock<bool> = LazyLock::new(|| {
+    program::find("setpriv", &[]).is_some()
+        && Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "true"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+});
+
+type Job = (Command, SyncSender<io::Result<Child>>);
+
+/// For the kernel the parent is a thread, not a process: a server started by a test's own thread
+/// would die with that test, even if others share it. So one thread, which lives as long as the
+/// program, starts them all.
+static PARENT: LazyLock<Sender<Job>> = LazyLock::new(|| {
+    let (sender, jobs) = mpsc::channel::<Job>();
+    thread::spawn(move || {
+        for (mut command, reply) in jobs {
+            // The other side waits for this reply, so it can only fail after a panic there.
+            let _ = reply.send(command.spawn());
+        }
+    });
+    sender
+});
+
+/// Starts the command on the thread that outlives all tests.
+pub(crate) fn spawn(command: Command) -> Result<Child> {
+    let (reply, child) = mpsc::sync_channel(1);
+    let gone = "the thread that starts servers is gone";
+    PARENT.send((command, reply)).ok().context(gone)?;
+    Ok(child.recv().context(gone)??)
+}

@@ -1,0 +1,61 @@
+//! The project's own commands, run as `cargo xtask COMMAND`.
+
+mod stores;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::env;
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+commands
+  test [ARGS...]         install missing servers, then run every test;
+                         ARGS go to the test programs
+  stores up [NAME...]    start servers to try things out with; without NAME, all of them
+  stores down            stop them
+  stores list            show what runs, and where
+  bench [ARGS...]        run the benchmarks with ARGS
+  tidy                   check the rules of this repository that no compiler knows
+  help                   show this text
+
+environment
+  LOCKKEEPER_REQUIRE     the stores whose absence is a failure: names, or `all`
+";
+
+/// What a shell expects of a command that was called the wrong way.
+const MISUSE: u8 = 2;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    run(&words).unwrap_or_else(|error| {
+        eprintln!("xtask: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(words: &[&str]) -> Result<ExitCode> {
+    match words {
+        ["test", args @ ..] => test::run(args),
+        ["stores", "up", names @ ..] => stores::up(names),
+        ["stores", "down"] => stores::down(),
+        ["stores", "list"] => stores::list(),
+        ["bench", args @ ..] => {
+            workspace::cargo(&[&["run", "--release", "--package", "bench", "--"], args].concat())
+        }
+        ["tidy"] => tidy::run(),
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            Ok(ExitCode::SUCCESS)
+        }
+        unknown => {
+            eprint!("xtask: no such command: {}\n\n{USAGE}", unknown.join(" "));
+            Ok(ExitCode::from(MISUSE))
+        }
+    }
+}

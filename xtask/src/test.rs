@@ -1,0 +1,90 @@
+//! `cargo xtask test`: every test, against real servers.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use servers::{Recipe, Require, Unavailable};
+
+use crate::workspace;
+
+pub(crate) fn run(args: &[&str]) -> Result<ExitCode> {
+    let require = Require::from_env();
+    let steps = steps(args);
+    announce(&require, &steps);
+    report(&require, &servers::install_missing(servers::ALL))?;
+    for step in steps {
+        let code = workspace::cargo(&step)?;
+        if code != ExitCode::SUCCESS {
+            return Ok(code);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The calls of cargo. The conformance suite comes last, so that its report is what one sees.
+fn steps<'a>(args: &[&'a str]) -> [Vec<&'a str>; 2] {
+    let most = ["test", "--workspace", "--all-features", "--exclude", "testkit"];
+    let suite = ["test", "--package", "testkit", "--all-features"];
+    [with_args(&most, args), with_args(&suite, args)]
+}
+
+fn with_args<'a>(cargo: &[&'a str], args: &[&'a str]) -> Vec<&'a str> {
+    if args.is_empty() { cargo.to_vec() } else { [cargo, &["--"], args].concat() }
+}
+
+fn announce(require: &Require, steps: &[Vec<&str>]) {
+    for recipe in servers::ALL {
+        eprintln!("xtask: {} {}", recipe.name, intent(recipe, require));
+    }
+    for step in steps {
+        eprintln!("xtask: cargo {}", step.join(" "));
+    }
+}
+
+fn intent(recipe: &Recipe, require: &Require) -> String {
+    let need = if require.wants(recipe.name) { "required" } else { "optional" };
+    if recipe.is_installed() {
+        return format!("is installed ({need})");
+    }
+    format!("is missing ({need}): will install {}", recipe.packages.join(" "))
+}
+
+/// Tells what is still missing; an error if something is that must not be.
+fn report(require: &Require, missing: &[Unavailable]) -> Result<()> {
+    for store in missing {
+        let must = require.wants(store.store);
+        ensure!(!must, "{store} ({} asks for it)", Require::VARIABLE);
+        eprintln!("xtask: {store}; its tests will be reported as ignored");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_suite_comes_last_and_is_not_run_twice() {
+        let [most, suite] = steps(&[]);
+        assert!(most.join(" ").ends_with("--exclude testkit"));
+        assert!(suite.join(" ").contains("--package testkit"));
+    }
+
+    #[test]
+    fn arguments_reach_the_test_programs() {
+        for step in steps(&["redis", "--nocapture"]) {
+            assert!(step.join(" ").ends_with(" -- redis --nocapture"), "{step:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_store_is_a_failure_only_if_required() {
+        let missing = [Unavailable { store: "redis", reason: "only root can".to_owned() }];
+        assert!(report(&Require::parse("etcd"), &missing).is_ok());
+        assert!(report(&Require::parse("redis"), &[]).is_ok());
+        for required in ["redis", "all"] {
+            let error = report(&Require::parse(required), &missing).unwrap_err().to_string();
+            assert!(error.contains("redis: only root can"), "{error}");
+        }
+    }
+}
