@@ -215,9 +215,8 @@ impl Acquire {
         let times = self.times()?;
         check_mode(self.mode)?;
         self.check_capabilities()?;
-        for (what, time) in [("at_least", self.at_least), ("max_hold", self.max_hold)] {
-            at_most(what, time.unwrap_or_default(), TIME_MAX)?;
-        }
+        at_most("at_least", self.at_least.unwrap_or_default(), self.max_hold.unwrap_or(TIME_MAX))?;
+        at_most("max_hold", self.max_hold.unwrap_or_default(), TIME_MAX)?;
         if self.note.len() > NOTE_MAX {
             let len = self.note.len();
             return Err(Error::Option(format!("a label has at most {NOTE_MAX} bytes, not {len}")));
@@ -247,14 +246,11 @@ impl Acquire {
         if let Some(lease) = self.lease {
             at_least("lease", lease, TTL_MIN)?;
         }
-        let own = self.lease.or(self.ttl);
         let times = Times {
-            ttl: own.unwrap_or(default.ttl),
+            ttl: self.lease.or(self.ttl).unwrap_or(default.ttl),
             lock_delay: self.lock_delay.unwrap_or(default.lock_delay),
         };
-        // The keeper's renewal interval need not suit a lock's own time.
-        let renew = if own.is_some() { &Renew::DEFAULT } else { self.keeper.renew() };
-        times.check(renew)?;
+        times.check(&Renew::DEFAULT)?;
         Ok(times)
     }
 

@@ -132,6 +132,9 @@ impl Clock {
             if now >= deadline {
                 return;
             }
+            if deadline == Moment::NEVER {
+                return std::future::pending().await;
+            }
             tokio::select! {
                 () = moved => {}
                 () = nap(deadline.saturating_since(now)) => {}

@@ -57,7 +57,8 @@ struct Book {
     held: HashMap<TicketId, Arc<Grip>>,
     leaving: HashSet<TicketId>,
     contending: HashMap<Name, Arc<Notify>>,
-    verify: Option<u64>,
+    /// The version for which all tickets are to be polled, and when.
+    verify: Option<(u64, Moment)>,
     verified: Option<u64>,
 }
 
@@ -144,7 +145,7 @@ impl Desk {
         self.turn_to(Lease::Held);
         let mut book = self.book();
         if book.verified != Some(version) {
-            book.verify = Some(version);
+            book.verify = Some((version, self.clock.now()));
             drop(book);
             self.due.notify_one();
         }
@@ -275,12 +276,10 @@ impl Desk {
     /// When something is due next.
     pub(crate) fn next_due(&self) -> Moment {
         let book = self.book();
-        if book.verify.is_some() {
-            return self.clock.now();
-        }
+        let verify = book.verify.map(|(_, at)| at);
         let polls = book.waiting.values().filter_map(|w| w.recheck);
         let holds = book.held.values().filter_map(|g| g.max_hold);
-        polls.chain(holds).min().unwrap_or(Moment::NEVER)
+        polls.chain(holds).chain(verify).min().unwrap_or(Moment::NEVER)
     }
 
     /// What is due now. A poll that is under way is not due again until it is answered.
@@ -291,7 +290,8 @@ impl Desk {
         let poll = waiting.map(|(t, w)| (w.name.clone(), *t)).collect();
         let held = book.held.iter().filter(|(_, g)| is_due(g.max_hold));
         let overheld = held.map(|(t, g)| (*t, Arc::clone(g))).collect();
-        Due { poll, overheld, verify: book.verify.take() }
+        let verify = book.verify.take_if(|(_, at)| *at <= now).map(|(version, _)| version);
+        Due { verify, poll, overheld }
     }
 
     /// Takes in how a waiting ticket stands.
@@ -318,12 +318,17 @@ impl Desk {
                 waiter.recheck = Some(soon);
             }
         }
-        book.verify = book.verify.or(due.verify);
+        book.verify = book.verify.or(due.verify.map(|version| (version, soon)));
     }
 
     /// The tickets that the desk takes to be held.
     pub(crate) fn held(&self) -> Vec<(TicketId, Arc<Grip>)> {
         self.book().held.iter().map(|(t, g)| (*t, Arc::clone(g))).collect()
+    }
+
+    /// Strikes out a ticket that the store does not have; says whether it was taken to be held.
+    pub(crate) fn lose_hold(&self, ticket: TicketId) -> bool {
+        self.book().held.remove(&ticket).is_some()
     }
 
     /// All tickets were compared with the store's of this version.

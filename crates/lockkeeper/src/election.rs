@@ -57,7 +57,6 @@ impl Election {
     }
 
     /// Follows who leads.
-    #[must_use]
     pub fn observe(&self) -> Observer {
         let watch = self.name.clone().map(|name| Watch::of(&self.keeper, Look::Exact(name)));
         Observer { watch, seen: None }
@@ -119,7 +118,6 @@ impl Term {
     }
 
     /// The guard below.
-    #[must_use]
     pub fn guard(&self) -> &Guard {
         &self.0
     }
@@ -177,6 +175,7 @@ impl Leader {
 
 /// Follows who leads.
 #[derive(Debug)]
+#[must_use = "an observer does nothing until its next() is awaited"]
 pub struct Observer {
     watch: Result<Watch, NameError>,
     seen: Option<Option<Leader>>,

@@ -330,8 +330,10 @@ impl Hold {
             return Err(Error::Lost { name, why });
         }
         let leave = self.seat.leave_request(self.keep());
+        // From here on a ticket that is missing in the store is no loss.
+        self.session().desk.leaving(self.seat.ticket);
         let left = self.session().leave(leave).await?;
-        self.seat.disarm();
+        self.seat.left();
         match left {
             Left::Gone => {
                 let why = self.grip.why().unwrap_or(Loss::Evicted);
@@ -358,8 +360,11 @@ impl Drop for Hold {
 /// The locks that named owners hold in this process, so that they can come again.
 #[derive(Default)]
 pub(crate) struct Owned {
-    holds: Mutex<HashMap<(Name, Arc<str>), Weak<Hold>>>,
+    holds: Mutex<HashMap<OwnerOf, Weak<Hold>>>,
 }
+
+/// A name, and who holds it.
+type OwnerOf = (Name, Arc<str>);
 
 impl Owned {
     /// The guard for an owner who holds the lock already.

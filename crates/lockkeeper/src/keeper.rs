@@ -117,7 +117,7 @@ impl Builder {
         let mut url = StoreUrl::parse(url)?;
         let ttl = url.take_duration("ttl")?;
         let lock_delay = url.take_duration("lock_delay")?;
-        let store = url.connect()?;
+        let store = url.connect().await?;
         Self { ttl: self.ttl.or(ttl), lock_delay: self.lock_delay.or(lock_delay), ..self }
             .over(store)
     }
@@ -293,7 +293,7 @@ impl Keeper {
 
     /// Ends somebody's ticket by force; says whether there was one. The one who held it is told
     /// with its next renewal at the latest; until then it may believe that it holds the lock, and
-    /// only a fence keeps its writes out.
+    /// only a fence keeps its writes out. One who waited goes to the end of the line.
     ///
     /// # Errors
     /// [`Error::Name`], or the store's error.
@@ -323,10 +323,6 @@ impl Keeper {
 
     pub(crate) fn times(&self) -> Times {
         self.inner.times
-    }
-
-    pub(crate) fn renew(&self) -> &Renew {
-        &self.inner.renew
     }
 }
 
@@ -359,7 +355,9 @@ impl Inner {
     }
 
     async fn open(&self, times: Times) -> StoreResult<Arc<Session>> {
-        Session::open(&self.store, &self.clock, times, self.renew, self.owner.clone()).await
+        // The keeper's renewal interval need not suit a lock with a ttl of its own.
+        let renew = if times.ttl == self.times.ttl { self.renew } else { Renew::DEFAULT };
+        Session::open(&self.store, &self.clock, times, renew, self.owner.clone()).await
     }
 }
 

@@ -72,7 +72,7 @@ impl Session {
         let Times { ttl, lock_delay } = times;
         let terms = store.open(Open { session: id, ttl, lock_delay, owner }).await?;
         let desk = Arc::new(Desk::new(clock.clone(), sent + terms.belief()));
-        let (chores, to_do) = mpsc::unbounded_channel();
+        let (chores, handed_over) = mpsc::unbounded_channel();
         let (renewals, asked) = mpsc::unbounded_channel();
         let watchdog = Arc::new(AtomicBool::new(true));
         let tender = Tender {
@@ -84,6 +84,7 @@ impl Session {
             watchdog: Arc::clone(&watchdog),
             chores: chores.downgrade(),
         };
+        let to_do = ToDo { chores: handed_over, store: store.clone(), desk: Arc::clone(&desk) };
         tokio::spawn(tender.tend(to_do, asked));
         Ok(Arc::new(Self { id, store: store.clone(), terms, desk, chores, renewals, watchdog }))
     }
@@ -165,13 +166,7 @@ struct Tender {
 }
 
 impl Tender {
-    async fn tend(
-        self,
-        chores: mpsc::UnboundedReceiver<Chore>,
-        asked: mpsc::UnboundedReceiver<Asker>,
-    ) {
-        // Whatever ends this task, a panic or the end of the runtime, ends the belief in the locks.
-        let last_will = LastWill(Arc::clone(&self.desk));
+    async fn tend(self, to_do: ToDo, asked: mpsc::UnboundedReceiver<Asker>) {
         let closing = tokio::select! {
             why = self.renewing(asked) => {
                 // Nothing more is sent for a lost session: it only expires.
@@ -179,10 +174,13 @@ impl Tender {
                 observe::session_lost(why);
                 return;
             }
-            closing = self.chores(chores) => closing,
+            // The waiting loop was told by the store that the session is over.
+            why = self.desk.lost() => return observe::session_lost(why),
+            closing = self.chores(to_do) => closing,
             never = async { tokio::join!(self.hints(), self.rechecks()).0 } => match never {},
         };
-        drop(last_will);
+        // First the guards here, then the others in the line.
+        self.desk.lose(Loss::Closed);
         if let Err(e) = self.store.close(self.id).await {
             observe::close_failed(&e);
         }
@@ -208,6 +206,9 @@ impl Tender {
             // Never renew what we have stopped believing in: the store may still think it lives.
             if sent >= deadline {
                 return Loss::Expired;
+            }
+            if asker.is_none() && !self.watchdog.load(Ordering::Acquire) {
+                continue;
             }
             let answer = self.attempt(deadline.saturating_since(sent)).await;
             next = match &answer {
@@ -244,8 +245,7 @@ impl Tender {
     }
 
     /// Finishes what was handed over, until the session is closed or nobody has it any more.
-    async fn chores(&self, to_do: mpsc::UnboundedReceiver<Chore>) -> Option<oneshot::Sender<()>> {
-        let mut to_do = ToDo { chores: to_do, store: &self.store, desk: &self.desk };
+    async fn chores(&self, mut to_do: ToDo) -> Option<oneshot::Sender<()>> {
         let mut work = JoinSet::new();
         let closing = loop {
             tokio::select! {
@@ -361,8 +361,8 @@ impl Tender {
     ) {
         let there: HashMap<TicketId, &Stand> = stands.iter().map(|(_, t, s)| (*t, s)).collect();
         for (ticket, grip) in held {
-            if !matches!(there.get(&ticket), Some(Stand::Granted { .. })) {
-                self.desk.forget(ticket);
+            let is_there = matches!(there.get(&ticket), Some(Stand::Granted { .. }));
+            if !is_there && self.desk.lose_hold(ticket) {
                 grip.end(Loss::Evicted);
             }
         }
@@ -375,12 +375,10 @@ impl Tender {
     }
 }
 
-/// Ends the belief in a session whose task is gone.
-struct LastWill(Arc<Desk>);
-
-impl Drop for LastWill {
+/// Whatever ends the task, a panic or the end of the runtime, ends the belief in the locks.
+impl Drop for Tender {
     fn drop(&mut self) {
-        self.0.lose(Loss::Closed);
+        self.desk.lose(Loss::Closed);
     }
 }
 
@@ -407,17 +405,17 @@ impl Drop for Promise {
 }
 
 /// The chores that nobody has begun with; the same goes for them.
-struct ToDo<'a> {
+struct ToDo {
     chores: mpsc::UnboundedReceiver<Chore>,
-    store: &'a AnyStore,
-    desk: &'a Desk,
+    store: AnyStore,
+    desk: Arc<Desk>,
 }
 
-impl Drop for ToDo<'_> {
+impl Drop for ToDo {
     fn drop(&mut self) {
         while let Ok(chore) = self.chores.try_recv() {
             if let Chore::Leave { leave, .. } = chore {
-                leave_now(self.store, self.desk, &leave);
+                leave_now(&self.store, &self.desk, &leave);
             }
         }
     }

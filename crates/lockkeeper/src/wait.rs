@@ -122,10 +122,14 @@ async fn settle_lease(hold: &Hold, waited: Duration) -> Result<()> {
     let session = hold.session();
     session.call_off_the_watchdog();
     // Granted at once, the opening was just now: one more trip would gain nothing.
-    if waited > session.terms.margin {
-        session.renew_now(hold.name()).await?;
+    if waited <= session.terms.margin {
+        return Ok(());
     }
-    Ok(())
+    match session.renew_now(hold.name()).await {
+        // Unanswered, the lease is only a little shorter.
+        Err(Error::Store(e)) if e.is_transient() => Ok(()),
+        answer => answer,
+    }
 }
 
 /// The session to enter with; `None` when the patience ran out before there was one.
@@ -294,10 +298,20 @@ pub(crate) struct Seat {
     pub(crate) name: Name,
     pub(crate) ticket: TicketId,
     pub(crate) mode: Mode,
-    /// The ticket may be in the line.
-    armed: bool,
+    presence: Presence,
     /// A request of it may still be under way.
     stray: bool,
+}
+
+/// Is a ticket in the store's line, as far as we know?
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    /// Surely not.
+    Absent,
+    /// It is, or may be.
+    Possible,
+    /// It is for the session's task to end it.
+    HandedOver,
 }
 
 impl Seat {
@@ -307,7 +321,7 @@ impl Seat {
             name: want.name.clone(),
             ticket: TicketId::random(),
             mode: want.mode,
-            armed: false,
+            presence: Presence::Absent,
             stray: false,
         }
     }
@@ -333,13 +347,14 @@ impl Seat {
     }
 
     /// The ticket is in no line any more: nothing is left to do.
-    pub(crate) fn disarm(&mut self) {
-        self.armed = false;
+    pub(crate) fn left(&mut self) {
+        self.presence = Presence::Absent;
     }
 
     /// Hands the ticket to the session's task, to leave or to keep for a while.
     pub(crate) fn hand_over(&mut self, keep: Option<Duration>) {
-        if std::mem::take(&mut self.armed) {
+        if self.presence == Presence::Possible {
+            self.presence = Presence::HandedOver;
             self.session.hand_over(None, self.leave_request(keep));
         }
     }
@@ -347,10 +362,10 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        if self.armed {
-            self.hand_over(None);
-        } else {
-            self.session.desk.forget(self.ticket);
+        match self.presence {
+            Presence::Absent => self.session.desk.forget(self.ticket),
+            Presence::Possible => self.hand_over(None),
+            Presence::HandedOver => {}
         }
     }
 }
@@ -371,10 +386,12 @@ impl Future for Ask<'_> {
         self.call = None;
         let seat = &mut *self.seat;
         match &answer {
-            Ok(Entered::Granted { .. } | Entered::Queued(_)) => seat.armed = true,
-            Ok(Entered::Busy(_)) => seat.armed = seat.stray,
-            Err(e) if e.outcome == Outcome::Unknown => (seat.armed, seat.stray) = (true, true),
-            Err(_) => {}
+            Ok(Entered::Granted { .. } | Entered::Queued(_)) => seat.presence = Presence::Possible,
+            Err(e) if e.outcome == Outcome::Unknown => {
+                (seat.presence, seat.stray) = (Presence::Possible, true);
+            }
+            // If an earlier request got no answer, its copy may still come.
+            Ok(Entered::Busy(_)) | Err(_) => {}
         }
         Poll::Ready(answer)
     }
@@ -383,7 +400,7 @@ impl Future for Ask<'_> {
 impl Drop for Ask<'_> {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            self.seat.armed = false;
+            self.seat.presence = Presence::HandedOver;
             self.seat.stray = true;
             let leave = self.seat.leave_request(None);
             self.seat.session.hand_over(Some(call), leave);

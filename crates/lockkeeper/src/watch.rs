@@ -9,6 +9,7 @@ const EVERY_MAX: Duration = Duration::from_millis(500);
 
 /// Follows lines. It looks from time to time, more often while things change.
 #[derive(Debug)]
+#[must_use = "a watch does nothing until its next() is awaited"]
 pub struct Watch {
     keeper: Keeper,
     which: Look,

@@ -266,9 +266,10 @@ impl State {
         Wait { ahead, holder, recheck: front.recheck(now) }
     }
 
-    fn stand(&mut self, name: &Name, ticket: TicketId, now: Moment) -> Stand {
+    fn stand(&mut self, place: &Place, now: Moment) -> Stand {
+        let Place { session, name, ticket } = place;
         let front = self.settle(name, now);
-        match self.row(name, ticket) {
+        match self.row(name, *ticket).filter(|(_, row)| row.session == Some(*session)) {
             None => Stand::Gone,
             Some((_, Row { fence: Some(fence), .. })) => Stand::Granted { fence: *fence },
             Some((ahead, _)) => Stand::Waiting(self.wait(name, ahead, &front, now)),
@@ -276,12 +277,13 @@ impl State {
     }
 
     fn enter(&mut self, ask: Enter, now: Moment) -> StoreResult<Entered> {
+        let standing = self.stand(&ask.place, now);
         let Place { session, name, ticket } = ask.place;
-        let front = self.settle(&name, now);
+        let front = self.front(&name, now);
         if self.sessions.get(&session).is_none_or(|life| life.expires <= now) {
             return Err(StoreError::session_over(KIND));
         }
-        match self.stand(&name, ticket, now) {
+        match standing {
             Stand::Granted { fence } => return Ok(Entered::Granted { fence }),
             Stand::Waiting(wait) => return Ok(Entered::Queued(wait)),
             Stand::Gone => {}
@@ -463,8 +465,9 @@ impl Store for Memory {
                 }
             };
             let stand = |(name, ticket)| {
-                let stand = state.stand(&name, ticket, now);
-                (name, ticket, stand)
+                let place = Place { session, name, ticket };
+                let stand = state.stand(&place, now);
+                (place.name, ticket, stand)
             };
             tickets.into_iter().map(stand).collect()
         }))

@@ -69,7 +69,8 @@ impl StoreUrl {
         )))
     }
 
-    pub(crate) fn connect(self) -> Result<AnyStore> {
+    #[expect(clippy::unused_async, reason = "stores that are reached over a network await here")]
+    pub(crate) async fn connect(self) -> Result<AnyStore> {
         match self.scheme.as_str() {
             "memory" => {
                 self.finish(&[])?;

@@ -177,6 +177,12 @@ fn draft_at(path: &Path) -> rusqlite::Result<()> {
     c.close().map_err(|(_, e)| e)
 }
 
+/// Which file a path leads to: device and inode.
+pub(super) fn inode(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
+}
+
 /// Reads what the file is. After a reboot ends all sessions: their times mean nothing any more.
 pub(super) fn identify(c: &Connection) -> StoreResult<StoreId> {
     let failed = |e| super::trouble(e, "cannot read the file");

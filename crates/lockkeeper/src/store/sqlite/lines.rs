@@ -180,7 +180,7 @@ impl Tx<'_> {
         }
         let front = self.settle(name)?;
         let Some(first) = front.admitted.first() else { return self.insert(ask, true, 0).map(Ok) };
-        match self.stand_in(name, *ticket, &front)? {
+        match self.stand_in(&ask.place, &front)? {
             Stand::Granted { fence } => return Ok(Ok(Entered::Granted { fence })),
             Stand::Waiting(wait) => return Ok(Ok(Entered::Queued(wait))),
             Stand::Gone => {}
@@ -255,23 +255,25 @@ impl Tx<'_> {
     }
 
     /// How a ticket stands in a line that was just settled, or needed no settling.
-    pub(super) fn stand_in(
-        &self,
-        name: &Name,
-        ticket: TicketId,
-        front: &Front<Row>,
-    ) -> Result<Stand> {
-        let sql = "SELECT seq, fence FROM ticket WHERE name = ?1 AND id = ?2 LIMIT 1";
-        let found: Option<(i64, Option<i64>)> = self
-            .c
-            .prepare_cached(sql)?
-            .query_row(params![name.as_str(), ticket.to_bytes()], |r| Ok((r.get(0)?, r.get(1)?)))
-            .optional()?;
+    pub(super) fn stand_in(&self, place: &Place, front: &Front<Row>) -> Result<Stand> {
+        let Place { session, name, ticket } = place;
+        let sql = "SELECT seq, fence FROM ticket WHERE name = ?1 AND id = ?2 AND session = ?3";
+        let ids = params![name.as_str(), ticket.to_bytes(), session.to_bytes()];
+        let found: Option<(i64, Option<i64>)> = {
+            let mut find = self.c.prepare_cached(sql)?;
+            find.query_row(ids, |r| Ok((r.get(0)?, r.get(1)?))).optional()?
+        };
         Ok(match found {
             None => Stand::Gone,
             Some((_, Some(fence))) => Stand::Granted { fence: fence.cast_unsigned() },
             Some((seq, None)) => Stand::Waiting(self.wait(name, self.ahead(name, seq)?, front)?),
         })
+    }
+
+    /// Settles a ticket's line and says how it stands.
+    pub(super) fn stand(&mut self, place: &Place) -> Result<Stand> {
+        let front = self.settle(&place.name)?;
+        self.stand_in(place, &front)
     }
 
     pub(super) fn leave(&mut self, ask: &Leave) -> Result<Left> {

@@ -30,7 +30,7 @@ use crate::{
     error::{StoreError, Trouble},
     line::{Line, Standing as _},
     name::Name,
-    ticket::{SessionId, TicketId},
+    ticket::{Place, SessionId, TicketId},
 };
 use bell::{Bell, Ringer, Tag};
 use janitor::Janitor;
@@ -40,6 +40,7 @@ use rusqlite::{Connection, ErrorCode, params};
 use std::{
     collections::HashMap,
     fmt,
+    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
@@ -64,6 +65,8 @@ pub struct Sqlite {
     /// Asynchronous, so that a task which waits for another task's transaction does not block its
     /// thread.
     connection: tokio::sync::Mutex<Connection>,
+    path: PathBuf,
+    inode: Option<(u64, u64)>,
     janitor: Janitor,
     ringer: Ringer,
     tag: Tag,
@@ -105,13 +108,21 @@ impl Sqlite {
             id,
             clock,
             connection: tokio::sync::Mutex::new(connection),
+            inode: file::inode(&path),
             janitor: Janitor::of(&path),
             ringer: Ringer::beside(&path),
+            path,
             tag: Tag::random(),
             bell: Mutex::default(),
             sinks: Mutex::default(),
             renewals: AtomicU64::new(0),
         })
+    }
+
+    /// Has the file been removed or replaced under us? Then others lock in another file, and nothing
+    /// that we hold here is worth anything.
+    fn is_cut_off(&self) -> bool {
+        file::inode(&self.path) != self.inode
     }
 
     /// How many renewals this handle has sent to the file, for those who count.
@@ -228,12 +239,12 @@ impl Sqlite {
     }
 
     /// Polls without writing; `None` if something has come due that must be written.
-    fn peek(tx: &Tx<'_>, name: &Name, ticket: TicketId) -> rusqlite::Result<Option<Stand>> {
-        let front = tx.front(name)?;
+    fn peek(tx: &Tx<'_>, place: &Place) -> rusqlite::Result<Option<Stand>> {
+        let front = tx.front(&place.name)?;
         if !front.dead.is_empty() || front.admitted.iter().any(|row| !row.granted()) {
             return Ok(None);
         }
-        tx.stand_in(name, ticket, &front).map(Some)
+        tx.stand_in(place, &front).map(Some)
     }
 }
 
@@ -261,6 +272,10 @@ impl Store for Sqlite {
     }
 
     async fn open(&self, ask: Open) -> StoreResult<Terms> {
+        if self.is_cut_off() {
+            let what = format!("{} was removed or replaced; connect again", self.path.display());
+            return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
+        }
         let insert = "INSERT INTO session(id, ttl, delay, expires, dead_at, bell, host, pid, program) \
              VALUES(?1, ?2, ?3, ?4 + ?2, ?4 + ?2 + ?3, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
         let terms = "SELECT ttl, delay FROM session WHERE id = ?1";
@@ -288,6 +303,9 @@ impl Store for Sqlite {
 
     async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
         self.renewals.fetch_add(1, Ordering::Relaxed);
+        if self.is_cut_off() {
+            return Ok(Renewal::Lost);
+        }
         let renewal = self.run(Kind::Write, |tx| tx.renew(session)).await?;
         // The renewal counts, whatever becomes of the sweeping.
         if let Ok(true) = self.run(Kind::Read, |tx| tx.has_leftovers()).await {
@@ -317,25 +335,17 @@ impl Store for Sqlite {
             Which::These(tickets) => tickets,
             Which::All => self.run(Kind::Read, |tx| tx.tickets_of(session)).await?,
         };
-        let peeks = self
-            .run(Kind::Read, |tx| {
-                tickets.iter().map(|(name, ticket)| Self::peek(tx, name, *ticket)).collect()
-            })
-            .await?;
-        let peeks: Vec<Option<Stand>> = peeks;
-        let mut stands = Vec::with_capacity(tickets.len());
-        for ((name, ticket), peek) in tickets.into_iter().zip(peeks) {
+        let place = |(name, ticket)| Place { session, name, ticket };
+        let places: Vec<Place> = tickets.into_iter().map(place).collect();
+        let peek = |tx: &mut Tx<'_>| places.iter().map(|p| Self::peek(tx, p)).collect();
+        let peeks: Vec<Option<Stand>> = self.run(Kind::Read, peek).await?;
+        let mut stands = Vec::with_capacity(places.len());
+        for (place, peek) in places.iter().zip(peeks) {
             let stand = match peek {
                 Some(stand) => stand,
-                None => {
-                    let settled = |tx: &mut Tx<'_>| {
-                        let front = tx.settle(&name)?;
-                        tx.stand_in(&name, ticket, &front)
-                    };
-                    self.run(Kind::Write, settled).await?
-                }
+                None => self.run(Kind::Write, |tx| tx.stand(place)).await?,
             };
-            stands.push((name, ticket, stand));
+            stands.push((place.name.clone(), place.ticket, stand));
         }
         Ok(stands)
     }
