@@ -33,6 +33,11 @@ use tracing::Instrument as _;
 /// Locks are granted in the order in which their tickets entered the line, across all processes,
 /// unless [`unfair`](Self::unfair) is said.
 ///
+/// # Errors
+/// [`Error::NotAcquired`] when the wait or the retries end; [`Error::Name`], [`Error::Option`],
+/// [`Error::Capacity`], [`Error::Upgrade`] and [`Error::Unsupported`] for what cannot be had;
+/// [`Error::Unavailable`] and [`Error::Store`] for trouble with the store.
+///
 /// # Cancel safety
 /// Dropping the future at any point leaves no ticket behind: what was begun is finished in the
 /// background, as long as the runtime lives.
@@ -185,7 +190,13 @@ impl Acquire {
             out = work(Arc::clone(&guard)) => out,
         };
         if let Some(guard) = Arc::into_inner(guard) {
-            guard.release().await?;
+            match guard.release().await {
+                Err(e @ Error::Lost { .. }) => return Err(e),
+                // The work was protected to its end. That the store could not be told makes others
+                // wait for the session to expire, and is no reason to throw the result away.
+                Err(e) => observe::release_failed(&e),
+                Ok(()) => {}
+            }
         }
         Ok(out)
     }

@@ -122,10 +122,15 @@ impl Clock {
     /// Dropping the future ends the sleep and nothing else.
     pub async fn sleep_until(&self, deadline: Moment) {
         loop {
+            // Listening before the clock is read, so that no move falls between the two.
+            let mut moved = self.0.as_ref().map(|m| Box::pin(m.moved.notified()));
+            if let Some(moved) = &mut moved {
+                moved.as_mut().enable();
+            }
             let moved = async {
-                match &self.0 {
+                match moved {
                     None => std::future::pending().await,
-                    Some(m) => m.moved.notified().await,
+                    Some(moved) => moved.await,
                 }
             };
             let now = self.now();

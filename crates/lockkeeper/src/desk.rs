@@ -23,6 +23,10 @@ const SAFETY: Duration = Duration::from_secs(1);
 /// The pauses between polls while no hints come.
 const POLL_FIRST: Duration = Duration::from_millis(5);
 const POLL_MOST: Duration = Duration::from_millis(250);
+/// Whatever a store says, no waiter polls without a pause.
+const PAUSE_LEAST: Duration = Duration::from_millis(1);
+/// The `recheck` of a waiter for which a poll is under way. A hint replaces it.
+const ASKED: Moment = Moment::NEVER;
 
 /// How a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +51,8 @@ pub(crate) struct Desk {
     deaf: AtomicBool,
     /// Something is due earlier than the task thinks.
     pub(crate) due: Notify,
+    /// A ticket with a longest hold was granted.
+    pub(crate) timed: Notify,
     /// The first waiter has come.
     pub(crate) waiters: Notify,
 }
@@ -67,7 +73,9 @@ struct Waiter {
     /// When to poll; `None` while the enter has not been answered.
     recheck: Option<Moment>,
     pause: Duration,
-    turn: oneshot::Sender<u64>,
+    /// Taken when the grant has been told; the entry stays until the ticket is held or left, so that
+    /// the ticket is known all the time.
+    turn: Option<oneshot::Sender<u64>>,
     tell: Option<Tell>,
 }
 
@@ -114,8 +122,6 @@ pub(crate) struct Due {
     pub(crate) verify: Option<u64>,
     /// The tickets to poll.
     pub(crate) poll: Vec<(Name, TicketId)>,
-    /// The tickets whose longest hold has passed.
-    pub(crate) overheld: Vec<(TicketId, Arc<Grip>)>,
 }
 
 impl Desk {
@@ -127,6 +133,7 @@ impl Desk {
             book: Mutex::default(),
             deaf: true.into(),
             due: Notify::new(),
+            timed: Notify::new(),
             waiters: Notify::new(),
         }
     }
@@ -210,29 +217,32 @@ impl Desk {
         tell: Option<Tell>,
     ) -> oneshot::Receiver<u64> {
         let (turn, receiver) = oneshot::channel();
-        let waiter = Waiter { name: name.clone(), recheck: None, pause: POLL_FIRST, turn, tell };
+        let waiter =
+            Waiter { name: name.clone(), recheck: None, pause: POLL_FIRST, turn: Some(turn), tell };
         self.book().waiting.insert(ticket, waiter);
         receiver
     }
 
     /// The store said: wait.
     pub(crate) fn queued(&self, ticket: TicketId, wait: &Wait) {
-        {
+        let tell = {
             let mut book = self.book();
-            let Some(waiter) = book.waiting.get_mut(&ticket) else { return };
-            self.rest(waiter, wait);
-        }
+            let waiting = book.waiting.get_mut(&ticket).filter(|w| w.turn.is_some());
+            let Some(waiter) = waiting else { return };
+            self.rest(waiter, wait)
+        };
         self.waiters.notify_one();
         self.due.notify_one();
+        // The user's code, so without our lock.
+        tell.inspect(|tell| tell(wait));
     }
 
-    fn rest(&self, waiter: &mut Waiter, wait: &Wait) {
+    fn rest(&self, waiter: &mut Waiter, wait: &Wait) -> Option<Tell> {
         let most = if self.deaf.load(Ordering::Acquire) { waiter.pause } else { SAFETY };
         waiter.pause = (waiter.pause * 2).min(POLL_MOST);
-        waiter.recheck = Some(self.clock.now() + wait.recheck.min(most));
-        if let Some(tell) = &waiter.tell {
-            tell(wait);
-        }
+        let pause = wait.recheck.min(most).max(PAUSE_LEAST);
+        waiter.recheck = Some(self.clock.now() + pause);
+        waiter.tell.clone()
     }
 
     /// Notes a granted ticket.
@@ -244,7 +254,7 @@ impl Desk {
             book.held.insert(ticket, grip);
         }
         if timed {
-            self.due.notify_one();
+            self.timed.notify_one();
         }
     }
 
@@ -278,20 +288,34 @@ impl Desk {
         let book = self.book();
         let verify = book.verify.map(|(_, at)| at);
         let polls = book.waiting.values().filter_map(|w| w.recheck);
-        let holds = book.held.values().filter_map(|g| g.max_hold);
-        polls.chain(holds).chain(verify).min().unwrap_or(Moment::NEVER)
+        polls.chain(verify).min().unwrap_or(Moment::NEVER)
+    }
+
+    /// When the longest hold of a ticket passes next.
+    pub(crate) fn next_overheld(&self) -> Moment {
+        let holds = self.book().held.values().filter_map(|g| g.max_hold).min();
+        holds.unwrap_or(Moment::NEVER)
+    }
+
+    /// The tickets whose longest hold has passed.
+    pub(crate) fn overheld(&self) -> Vec<(TicketId, Arc<Grip>)> {
+        let (now, book) = (self.clock.now(), self.book());
+        let held = book.held.iter().filter(|(_, g)| g.max_hold.is_some_and(|at| at <= now));
+        held.map(|(t, g)| (*t, Arc::clone(g))).collect()
     }
 
     /// What is due now. A poll that is under way is not due again until it is answered.
     pub(crate) fn due(&self) -> Due {
         let (now, mut book) = (self.clock.now(), self.book());
         let is_due = |at: Option<Moment>| at.is_some_and(|at| at <= now);
-        let waiting = book.waiting.iter().filter(|(_, w)| is_due(w.recheck));
-        let poll = waiting.map(|(t, w)| (w.name.clone(), *t)).collect();
-        let held = book.held.iter().filter(|(_, g)| is_due(g.max_hold));
-        let overheld = held.map(|(t, g)| (*t, Arc::clone(g))).collect();
+        let waiting = book.waiting.iter_mut().filter(|(_, w)| is_due(w.recheck));
+        let asked = |(t, w): (&TicketId, &mut Waiter)| {
+            w.recheck = Some(ASKED);
+            (w.name.clone(), *t)
+        };
+        let poll = waiting.map(asked).collect();
         let verify = book.verify.take_if(|(_, at)| *at <= now).map(|(version, _)| version);
-        Due { verify, poll, overheld }
+        Due { verify, poll }
     }
 
     /// Takes in how a waiting ticket stands.
@@ -299,11 +323,14 @@ impl Desk {
         match stand {
             Stand::Granted { fence } => self.granted(ticket, *fence),
             Stand::Waiting(wait) => {
-                let mut book = self.book();
-                let waiter = book.waiting.get_mut(&ticket).filter(|w| w.recheck.is_some());
-                if let Some(waiter) = waiter {
-                    self.rest(waiter, wait);
-                }
+                // If a hint has come since the poll was sent, the answer may be older than the hint.
+                let tell = {
+                    let mut book = self.book();
+                    let asked = |w: &&mut Waiter| w.recheck == Some(ASKED);
+                    let waiter = book.waiting.get_mut(&ticket).filter(asked);
+                    waiter.and_then(|waiter| self.rest(waiter, wait))
+                };
+                tell.inspect(|tell| tell(wait));
             }
             // Without its sender the waiter enters again, at the end of the line.
             Stand::Gone => drop(self.answered(ticket)),
@@ -314,7 +341,8 @@ impl Desk {
     pub(crate) fn unanswered(&self, due: &Due) {
         let (soon, mut book) = (self.clock.now() + POLL_MOST, self.book());
         for (_, ticket) in &due.poll {
-            if let Some(waiter) = book.waiting.get_mut(ticket) {
+            let asked = |w: &&mut Waiter| w.recheck == Some(ASKED);
+            if let Some(waiter) = book.waiting.get_mut(ticket).filter(asked) {
                 waiter.recheck = Some(soon);
             }
         }
@@ -359,10 +387,13 @@ impl Desk {
 
 impl Hints for Desk {
     fn granted(&self, ticket: TicketId, fence: u64) {
-        let waiter = self.book().waiting.remove(&ticket);
-        if let Some(waiter) = waiter {
+        let turn = self.book().waiting.get_mut(&ticket).and_then(|waiter| {
+            waiter.recheck = None;
+            waiter.turn.take()
+        });
+        if let Some(turn) = turn {
             // The waiter may have gone: then its seat leaves, whatever the fence.
-            let _ = waiter.turn.send(fence);
+            let _ = turn.send(fence);
         }
     }
 

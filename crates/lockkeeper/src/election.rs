@@ -87,10 +87,18 @@ impl Campaign {
         Self(self.0.lock_delay(lock_delay))
     }
 
+    /// Contends instead of standing in line.
+    pub fn unfair(self) -> Self {
+        Self(self.0.unfair())
+    }
+
     /// Leads if nobody else does or wants to; `None` otherwise.
     ///
     /// # Errors
     /// As [`Acquire::try_now`].
+    ///
+    /// # Cancel safety
+    /// As [`Acquire`].
     pub async fn try_now(self) -> Result<Option<Term>> {
         Ok(self.0.try_now().await?.map(Term))
     }
@@ -134,6 +142,9 @@ impl Term {
     ///
     /// # Errors
     /// As [`Guard::annotate`].
+    ///
+    /// # Cancel safety
+    /// As [`Guard::annotate`].
     pub async fn proclaim(&self, value: impl Into<Vec<u8>>) -> Result<()> {
         self.0.annotate(value).await
     }
@@ -141,6 +152,9 @@ impl Term {
     /// Steps down; the next candidate leads.
     ///
     /// # Errors
+    /// As [`Guard::release`].
+    ///
+    /// # Cancel safety
     /// As [`Guard::release`].
     pub async fn resign(self) -> Result<()> {
         self.0.release().await

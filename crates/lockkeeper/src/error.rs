@@ -16,8 +16,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The wait ended, by its time limit or its retry policy, before the lock was granted.
-    /// No ticket of it is left in the line.
+    /// The wait ended, by its time limit or its retry policy, before the lock was granted. Its
+    /// ticket is withdrawn in the background.
     #[error("lock {name:?} was not acquired within {waited:.1?}")]
     NotAcquired {
         /// The lock.

@@ -45,6 +45,9 @@ impl Gate {
                 doors.insert(name.clone(), Door::default());
                 return Pass { gate: Some(Arc::clone(self)), name: name.clone() };
             };
+            while door.behind.back().is_some_and(oneshot::Sender::is_closed) {
+                door.behind.pop_back();
+            }
             let (sender, turn) = oneshot::channel();
             door.behind.push_back(sender);
             turn
@@ -163,5 +166,15 @@ mod tests {
         assert!(gate.crowded(&name));
         drop(pass);
         assert!(!gate.crowded(&name));
+    }
+
+    #[test]
+    fn those_who_gave_up_do_not_pile_up() {
+        let (gate, name) = (Arc::new(Gate::default()), name());
+        let Poll::Ready(_pass) = poll(pin!(gate.pass(&name))) else { panic!("the door is free") };
+        for _ in 0..10_000 {
+            assert!(poll(pin!(gate.pass(&name))).is_pending());
+        }
+        assert!(gate.doors()[&name].behind.len() < 100, "{}", gate.doors()[&name].behind.len());
     }
 }

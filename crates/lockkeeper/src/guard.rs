@@ -82,7 +82,7 @@ impl Guard {
     /// A text that carries this grant to others, who can have it [checked](crate::Keeper::check).
     #[must_use]
     pub fn sequencer(&self) -> Sequencer {
-        Sequencer::new(self.hold.session().store.id(), self.mode(), self.hold.claim())
+        Sequencer::new(self.hold.session().store.id(), self.hold.claim())
     }
 
     /// How the store itself names this grant (a key, a path, a row), for the user's own
@@ -102,10 +102,22 @@ impl Guard {
     /// How the lock stands.
     #[must_use]
     pub fn health(&self) -> Health {
-        match (self.hold.grip.why(), self.hold.session().desk.lease()) {
+        let desk = &self.hold.session().desk;
+        let overheld = |at: &Moment| *at <= desk.clock.now();
+        match (self.hold.grip.why(), desk.lease()) {
             (Some(why), _) | (None, Lease::Lost(why)) => Health::Lost(why),
+            _ if self.hold.grip.max_hold.as_ref().is_some_and(overheld) => {
+                Health::Lost(Loss::MaxHold)
+            }
             (None, Lease::Jeopardy) => Health::Jeopardy,
             (None, Lease::Held) => Health::Held,
+        }
+    }
+
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        match self.health() {
+            Health::Lost(why) => Some(why),
+            _ => None,
         }
     }
 
@@ -118,7 +130,8 @@ impl Guard {
     }
 
     /// Waits until the lock is lost, and says why. Fires at the session's deadline at the latest,
-    /// which is before the store can grant the lock to anybody else.
+    /// which is before the store can grant the lock to anybody else. (After a suspend it can take a
+    /// second to wake up; [`is_held`](Self::is_held) is exact at once.)
     ///
     /// # Cancel safety
     /// Can be dropped and called again as often as wanted.
@@ -130,7 +143,8 @@ impl Guard {
         }
     }
 
-    /// Waits until the lock is in jeopardy (a renewal has failed) or lost, and says which.
+    /// Waits until the lock is in jeopardy (a renewal has failed) or lost, and says which. Returns at
+    /// once, again and again, while that lasts.
     ///
     /// # Cancel safety
     /// As [`lost`](Self::lost).
@@ -183,6 +197,7 @@ impl Guard {
             let len = note.len();
             return Err(Error::Option(format!("a note has at most {NOTE_MAX} bytes, not {len}")));
         }
+        self.ensure_held()?;
         let edit = self.hold.edit(&self.hold.note_edits, Some(note));
         let edited = self.hold.session().store.annotate(edit).await?;
         self.edited(edited)
@@ -209,6 +224,7 @@ impl Guard {
                 "a cell can be written only under an exclusive lock, and this one is {mode}"
             )));
         }
+        self.ensure_held()?;
         let edit = self.hold.edit(&self.hold.cell_edits, value);
         let edited = self.hold.session().store.write(edit).await?;
         self.edited(edited)
@@ -248,10 +264,11 @@ impl Guard {
     /// # Cancel safety
     /// Dropping the future releases in the background.
     pub async fn release(self) -> Result<()> {
+        let held = self.ensure_held();
         match Arc::into_inner(self.hold) {
             Some(hold) => hold.release().await,
             // Another guard of the same owner still holds it.
-            None => Ok(()),
+            None => held,
         }
     }
 }
@@ -302,7 +319,8 @@ impl Hold {
     }
 
     fn claim(&self) -> Claim {
-        Claim { name: self.name().clone(), ticket: self.seat.ticket, fence: self.fence }
+        let Seat { name, ticket, mode, .. } = &self.seat;
+        Claim { name: name.clone(), ticket: *ticket, mode: *mode, fence: self.fence }
     }
 
     fn edit(&self, number: &AtomicU64, bytes: Option<Vec<u8>>) -> Edit {

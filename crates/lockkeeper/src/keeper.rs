@@ -23,7 +23,7 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -56,12 +56,16 @@ pub(crate) struct Inner {
     owner: Owner,
     sessions: Mutex<Sessions>,
     closed: AtomicBool,
+    /// Held while closing, so that a second close waits for the first.
+    closing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Sessions {
-    shared: HashMap<Times, Arc<OnceCell<Arc<Session>>>>,
-    /// Sessions of fixed leases, each with one lock. They live with their guards.
+    shared: HashMap<Times, Arc<OnceCell<Weak<Session>>>>,
+    /// The session of the keeper's own times stays open; all others live with their guards.
+    home: Option<Arc<Session>>,
+    /// Sessions of fixed leases, each with one lock.
     leased: Vec<Weak<Session>>,
 }
 
@@ -119,7 +123,7 @@ impl Builder {
         let lock_delay = url.take_duration("lock_delay")?;
         let store = url.connect().await?;
         Self { ttl: self.ttl.or(ttl), lock_delay: self.lock_delay.or(lock_delay), ..self }
-            .over(store)
+            .over_any(store)
     }
 
     /// Uses a store that was made by hand.
@@ -127,19 +131,24 @@ impl Builder {
     /// # Errors
     /// [`Error::Option`] if the options make no sense.
     pub fn over(self, store: impl Store) -> Result<Keeper> {
+        self.over_any(AnyStore::new(store))
+    }
+
+    fn over_any(self, store: AnyStore) -> Result<Keeper> {
         let ttl = self.ttl.unwrap_or(TTL_DEFAULT);
         let times = Times { ttl, lock_delay: self.lock_delay.unwrap_or_default() };
         times.check(&self.renew)?;
         let inner = Inner {
-            store: AnyStore::new(store),
+            store,
             clock: self.clock,
             gate: Arc::default(),
             owned: Arc::default(),
             times,
             renew: self.renew,
-            owner: self.owner.unwrap_or_else(Owner::this_process),
+            owner: self.owner.unwrap_or_else(Owner::this_process).bounded(),
             sessions: Mutex::default(),
             closed: AtomicBool::new(false),
+            closing: tokio::sync::Mutex::default(),
         };
         Ok(Keeper { inner: Arc::new(inner) })
     }
@@ -307,18 +316,21 @@ impl Keeper {
 
     /// Finishes what dropped guards and futures have begun, and ends all sessions. Guards that
     /// still live are lost. Await this before the runtime ends: what is not finished then stays in
-    /// the store until it expires.
+    /// the store until it expires. A store that does not answer is waited for a few seconds.
+    ///
+    /// # Cancel safety
+    /// Dropping the future goes on closing in the background.
     pub async fn close(&self) {
         self.inner.closed.store(true, Ordering::Release);
-        let Sessions { shared, leased } = std::mem::take(
+        let _one_at_a_time = self.inner.closing.lock().await;
+        let Sessions { shared, home, leased } = std::mem::take(
             &mut *self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner),
         );
-        for session in leased.iter().filter_map(Weak::upgrade) {
+        let shared = shared.values().filter_map(|cell| cell.get());
+        for session in leased.iter().chain(shared).filter_map(Weak::upgrade) {
             session.close().await;
         }
-        for session in shared.values().filter_map(|cell| cell.get()) {
-            session.close().await;
-        }
+        drop(home);
     }
 
     pub(crate) fn times(&self) -> Times {
@@ -332,23 +344,50 @@ impl Inner {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        if leased {
-            return self.leased_session(times).await;
-        }
-        let cell = {
-            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            let cell = sessions.shared.entry(times).or_default();
-            if cell.get().is_some_and(|session| session.is_lost()) {
-                *cell = Arc::default();
-            }
-            Arc::clone(cell)
+        let session = if leased {
+            self.leased_session(times).await?
+        } else {
+            self.shared_session(times).await?
         };
-        Ok(Arc::clone(cell.get_or_try_init(|| self.open(times)).await?))
+        // Closed while we opened: nobody else would end this session.
+        if self.closed.load(Ordering::Acquire) {
+            session.close().await;
+            return Err(Error::Closed);
+        }
+        Ok(session)
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn shared_session(&self, times: Times) -> Result<Arc<Session>> {
+        loop {
+            let cell = {
+                let mut sessions = self.sessions();
+                let over = |s: &Weak<Session>| s.upgrade().is_none_or(|s| s.is_lost());
+                sessions.shared.retain(|_, cell| !cell.get().is_some_and(over));
+                Arc::clone(sessions.shared.entry(times).or_default())
+            };
+            let mut opened = None;
+            let open = async || {
+                let session = self.open(times).await?;
+                let weak = Arc::downgrade(&session);
+                opened = Some(session);
+                Ok::<_, Error>(weak)
+            };
+            let known = cell.get_or_try_init(open).await?;
+            let Some(session) = known.upgrade() else { continue };
+            if opened.is_some() && times == self.times {
+                self.sessions().home = opened;
+            }
+            return Ok(session);
+        }
     }
 
     async fn leased_session(&self, times: Times) -> Result<Arc<Session>> {
         let session = self.open(times).await?;
-        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = self.sessions();
         sessions.leased.retain(|s| s.strong_count() > 0);
         sessions.leased.push(Arc::downgrade(&session));
         Ok(session)

@@ -14,6 +14,9 @@ use std::{pin::Pin, time::Duration};
 /// who want overlapping sets cannot wait for each other. When one of them cannot be had in time,
 /// those taken before are released.
 ///
+/// # Errors
+/// As [`Acquire`](crate::Acquire); [`Error::Lost`] if one of them was lost while waiting for another.
+///
 /// # Cancel safety
 /// Dropping the future releases what was taken, in the background.
 #[derive(Clone, Debug)]
@@ -22,6 +25,7 @@ pub struct LockAll {
     keeper: Keeper,
     names: Result<Vec<Name>, NameError>,
     wait: Option<Duration>,
+    unfair: bool,
 }
 
 impl LockAll {
@@ -31,7 +35,7 @@ impl LockAll {
             names.dedup();
             names
         });
-        Self { keeper: keeper.clone(), names, wait: None }
+        Self { keeper: keeper.clone(), names, wait: None, unfair: false }
     }
 
     /// Waits at most so long, for all of them together.
@@ -40,10 +44,19 @@ impl LockAll {
         self
     }
 
+    /// Contends for each of them instead of standing in line.
+    pub fn unfair(mut self) -> Self {
+        self.unfair = true;
+        self
+    }
+
     /// Takes all of them if all are free now; `None` otherwise.
     ///
     /// # Errors
     /// As [`Acquire::try_now`](crate::Acquire::try_now).
+    ///
+    /// # Cancel safety
+    /// As [`LockAll`].
     pub async fn try_now(self) -> Result<Option<Guards>> {
         let mut guards = Guards(Vec::new());
         for name in self.names? {
@@ -64,6 +77,7 @@ impl LockAll {
         let mut guards = Guards(Vec::new());
         for name in self.names.clone()? {
             let lock = self.keeper.lock(name);
+            let lock = if self.unfair { lock.unfair() } else { lock };
             let guard = match until {
                 None => lock.await,
                 Some(until) => lock.wait(until.saturating_since(clock.now())).await,
@@ -77,7 +91,15 @@ impl LockAll {
                 }
             }
         }
-        Ok(guards)
+        let lost = guards.iter().find_map(|g| g.loss().map(|why| (g.name().clone(), why)));
+        match lost {
+            None => Ok(guards),
+            // Lost while we waited for the others.
+            Some((name, why)) => {
+                let _ = guards.release().await;
+                Err(Error::Lost { name, why })
+            }
+        }
     }
 }
 
@@ -135,6 +157,9 @@ impl Guards {
     ///
     /// # Errors
     /// The first error; the others are released nevertheless.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the rest in the background.
     pub async fn release(self) -> Result<()> {
         let mut first: Option<Error> = None;
         for guard in self.0.into_iter().rev() {

@@ -74,10 +74,14 @@ pub(crate) fn lost(name: &Name, why: Loss) {
     metrics::counter!(names::LOST, "why" => why.word()).increment(1);
 }
 
-pub(crate) fn session_lost(why: Loss) {
-    tracing::warn!(%why, "session lost");
+/// A session was lost, and with it so many locks.
+pub(crate) fn session_lost(why: Loss, held: usize) {
+    tracing::warn!(%why, held, "session lost");
     #[cfg(feature = "metrics")]
-    metrics::counter!(names::SESSIONS_LOST, "why" => why.word()).increment(1);
+    {
+        metrics::counter!(names::SESSIONS_LOST, "why" => why.word()).increment(1);
+        metrics::counter!(names::LOST, "why" => why.word()).increment(held as u64);
+    }
 }
 
 pub(crate) fn reentering(name: &Name, why: Loss) {
@@ -106,6 +110,10 @@ pub(crate) fn renewal_failed(error: &StoreError) {
 
 pub(crate) fn hints_broke(error: &StoreError) {
     tracing::debug!(%error, "no hints from the store; polling");
+}
+
+pub(crate) fn release_failed(error: &crate::Error) {
+    tracing::warn!(%error, "a lock could not be released; it ends with its session");
 }
 
 pub(crate) fn leave_failed(error: &StoreError) {

@@ -12,6 +12,9 @@ pub const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// With no `wait` given: for how long a store may be unreachable before a waiter gives up.
 pub const OUTAGE_MAX: Duration = Duration::from_secs(30);
 
+/// The shortest pause of a renewal.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+
 /// How a session is renewed. The defaults suit almost everyone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renew {
@@ -59,14 +62,15 @@ impl Times {
         at_least("ttl", self.ttl, TTL_MIN)?;
         at_most("ttl", self.ttl, TIME_MAX)?;
         at_most("lock_delay", self.lock_delay, TIME_MAX)?;
-        if renew.interval(self.ttl).is_zero() || renew.interval(self.ttl) * 2 > self.ttl {
+        if renew.interval(self.ttl).is_zero() || renew.interval(self.ttl) > self.ttl / 2 {
             let (interval, ttl) = (renew.interval(self.ttl), self.ttl);
             return Err(Error::Option(format!(
                 "a renewal every {interval:?} is too slow for a ttl of {ttl:?}: \
                  one lost message would lose the locks; use at most half the ttl"
             )));
         }
-        Ok(())
+        at_least("renew.attempt_timeout", renew.attempt_timeout(self.ttl), PAUSE_MIN)?;
+        at_least("renew.retry_pause", renew.retry_pause(self.ttl), PAUSE_MIN)
     }
 }
 

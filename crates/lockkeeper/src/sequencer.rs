@@ -22,13 +22,12 @@ const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'/')
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequencer {
     store: StoreId,
-    mode: Mode,
     claim: Claim,
 }
 
 impl Sequencer {
-    pub(crate) fn new(store: StoreId, mode: Mode, claim: Claim) -> Self {
-        Self { store, mode, claim }
+    pub(crate) fn new(store: StoreId, claim: Claim) -> Self {
+        Self { store, claim }
     }
 
     /// The identity of the store that the grant is from.
@@ -46,7 +45,7 @@ impl Sequencer {
     /// How it was granted.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.mode
+        self.claim.mode
     }
 
     /// The number of the grant.
@@ -64,10 +63,10 @@ impl Sequencer {
 
 impl fmt::Display for Sequencer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Claim { name, ticket, fence } = &self.claim;
+        let Claim { name, ticket, mode, fence } = &self.claim;
         let name = utf8_percent_encode(name.as_str(), KEPT);
         write!(f, "lk1:{}:", self.store)?;
-        match self.mode {
+        match mode {
             Mode::Exclusive => f.write_str("x")?,
             Mode::Shared => f.write_str("s")?,
             Mode::Permits { weight, of } => write!(f, "{weight}-{of}")?,
@@ -92,8 +91,8 @@ impl FromStr for Sequencer {
         let name = percent_decode_str(name)
             .decode_utf8()
             .map_err(|_| Error::Sequencer("the name is not UTF-8"))?;
-        let claim = Claim { name: Name::new(&name)?, ticket: ticket.parse()?, fence };
-        Ok(Self { store: StoreId(store.to_be_bytes()), mode, claim })
+        let claim = Claim { name: Name::new(&name)?, ticket: ticket.parse()?, mode, fence };
+        Ok(Self { store: StoreId(store.to_be_bytes()), claim })
     }
 }
 
@@ -125,8 +124,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn sequencer(name: &str, mode: Mode, fence: u64) -> Sequencer {
-        let claim = Claim { name: Name::new(name).unwrap(), ticket: TicketId::random(), fence };
-        Sequencer::new(StoreId([7; 8]), mode, claim)
+        let ticket = TicketId::random();
+        let claim = Claim { name: Name::new(name).unwrap(), ticket, mode, fence };
+        Sequencer::new(StoreId([7; 8]), claim)
     }
 
     #[test]

@@ -2,13 +2,13 @@
 //!
 //! Acquiring and releasing call the store directly. Beside them one task for each session renews it,
 //! re-checks what waits, takes the store's hints, and finishes what dropped futures and guards have
-//! begun. These are four loops side by side; none awaits inside another's turn, so a slow request
+//! begun. These are loops side by side; none awaits inside another's turn, so a slow request
 //! cannot hold up a renewal.
 
 use crate::{
     clock::Clock,
     desk::{Desk, Due, Grip, Lease},
-    error::{Error, Loss, Result, StoreError, Trouble},
+    error::{Error, Loss, Outcome, Result, StoreError, Trouble},
     name::Name,
     observe,
     options::{Renew, Times},
@@ -35,6 +35,8 @@ use tokio::{
 /// Pauses between attempts to do what must be done: leave, or listen again.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
+/// For how long closing waits for a store.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// A request whose future was dropped half-way. The task awaits it, so that the leave which follows
 /// cannot overtake it.
@@ -100,7 +102,11 @@ impl Session {
     /// Hands what is left to do to the task. Never blocks; without a task there is no session.
     pub(crate) fn hand_over(&self, request: Option<Unanswered>, leave: Leave) {
         self.desk.leaving(leave.place.ticket);
-        let _ = self.chores.send(Chore::Leave { request, leave });
+        let chore = Chore::Leave { request, leave };
+        if let Err(mpsc::error::SendError(Chore::Leave { leave, .. })) = self.chores.send(chore) {
+            // The runtime that tended the session has ended.
+            leave_now(&self.store, &self.desk, &leave);
+        }
     }
 
     /// Leaves, however often it takes, until it is done or the session is over.
@@ -108,7 +114,10 @@ impl Session {
         let name = leave.place.name.clone();
         tokio::select! {
             biased;
-            left = persist(&self.store, &self.desk.clock, leave) => Ok(left?),
+            left = persist(&self.store, &self.desk, leave) => match left {
+                Some(left) => Ok(left?),
+                None => Err(Error::Lost { name, why: self.desk.lost().await }),
+            },
             why = self.desk.lost() => Err(Error::Lost { name, why }),
         }
     }
@@ -130,27 +139,33 @@ impl Session {
     }
 
     /// Finishes what dropped futures have begun, and ends the session with all its tickets.
+    /// Not for ever: what a store that is away does not answer goes on in the background.
     pub(crate) async fn close(&self) {
         let (done, closed) = oneshot::channel();
         if self.chores.send(Chore::Close(done)).is_ok() {
-            let _ = closed.await;
+            tokio::select! {
+                _ = closed => {}
+                () = self.desk.clock.sleep(CLOSE_MAX) => {}
+            }
         }
     }
 }
 
-/// Sends a leave until it is answered. A repeated leave never ends a later grant, so this is safe.
-async fn persist(store: &AnyStore, clock: &Clock, leave: Leave) -> StoreResult<Left> {
+/// Sends a leave until it is answered; a repeated leave never ends a later grant. `None` when the
+/// session may be gone: then nothing more is sent for it, or its lock-delay would be cut short.
+async fn persist(store: &AnyStore, desk: &Desk, leave: Leave) -> Option<StoreResult<Left>> {
     let (mut pause, mut repeated) = (PAUSE_FIRST, false);
-    loop {
+    while !desk.may_be_gone() {
         match store.leave(leave.clone()).await {
-            Err(e) if e.is_transient() => repeated = true,
+            Err(e) if e.is_transient() => repeated |= e.outcome == Outcome::Unknown,
             // An earlier copy of this very request has done it.
-            Ok(Left::Gone) if repeated => return Ok(Left::Released),
-            answer => return answer,
+            Ok(Left::Gone) if repeated => return Some(Ok(Left::Released)),
+            answer => return Some(answer),
         }
-        clock.sleep(jittered(pause, 2)).await;
+        desk.clock.sleep(jittered(pause, 2)).await;
         pause = (pause * 2).min(PAUSE_MOST);
     }
+    None
 }
 
 /// The session's task.
@@ -171,13 +186,14 @@ impl Tender {
             why = self.renewing(asked) => {
                 // Nothing more is sent for a lost session: it only expires.
                 self.desk.lose(why);
-                observe::session_lost(why);
-                return;
+                return observe::session_lost(why, self.desk.held().len());
             }
             // The waiting loop was told by the store that the session is over.
-            why = self.desk.lost() => return observe::session_lost(why),
+            why = self.desk.lost() => return observe::session_lost(why, self.desk.held().len()),
             closing = self.chores(to_do) => closing,
-            never = async { tokio::join!(self.hints(), self.rechecks()).0 } => match never {},
+            never = self.hints() => match never {},
+            never = self.rechecks() => match never {},
+            never = self.overholds() => match never {},
         };
         // First the guards here, then the others in the line.
         self.desk.lose(Loss::Closed);
@@ -192,7 +208,8 @@ impl Tender {
     /// The one renewal loop. Returns when the session is lost.
     async fn renewing(&self, mut asked: mpsc::UnboundedReceiver<Asker>) -> Loss {
         let clock = &self.desk.clock;
-        let interval = self.renew.interval(self.terms.ttl);
+        // The store may have granted less than was asked for.
+        let interval = self.renew.interval(self.terms.ttl).min(self.terms.belief() / 2);
         let mut next = clock.now() + interval;
         loop {
             let deadline = self.desk.deadline();
@@ -211,6 +228,10 @@ impl Tender {
                 continue;
             }
             let answer = self.attempt(deadline.saturating_since(sent)).await;
+            // Lost is final, also when the answer was only late: others have been told.
+            if clock.now() >= deadline {
+                return Loss::Expired;
+            }
             next = match &answer {
                 Ok(Renewal::Renewed { version }) => {
                     self.desk.renewed(sent + self.terms.belief(), *version);
@@ -277,7 +298,7 @@ impl Tender {
                     let _ = request.await;
                 }
                 let ticket = leave.place.ticket;
-                if let Err(e) = persist(&promise.store, &promise.desk.clock, leave).await {
+                if let Some(Err(e)) = persist(&promise.store, &promise.desk, leave).await {
                     observe::leave_failed(&e);
                 }
                 promise.desk.forget(ticket);
@@ -312,12 +333,22 @@ impl Tender {
                 () = self.desk.clock.sleep_until(self.desk.next_due()) => {}
             }
             let due = self.desk.due();
-            for (ticket, grip) in &due.overheld {
+            self.recheck(&due).await;
+        }
+    }
+
+    /// Ends what is held too long. A loop of its own: a slow poll must not hold it up.
+    async fn overholds(&self) -> Infallible {
+        loop {
+            tokio::select! {
+                () = self.desk.timed.notified() => {}
+                () = self.desk.clock.sleep_until(self.desk.next_overheld()) => {}
+            }
+            for (ticket, grip) in self.desk.overheld() {
                 // The guard's own hold leaves when it is dropped; the line need not wait for that.
                 grip.end(Loss::MaxHold);
-                self.hand_over(grip.name.clone(), *ticket);
+                self.hand_over(grip.name.clone(), ticket);
             }
-            self.recheck(&due).await;
         }
     }
 
@@ -379,6 +410,7 @@ impl Tender {
 impl Drop for Tender {
     fn drop(&mut self) {
         self.desk.lose(Loss::Closed);
+        self.store.forget(self.id);
     }
 }
 
@@ -413,6 +445,7 @@ struct ToDo {
 
 impl Drop for ToDo {
     fn drop(&mut self) {
+        self.chores.close();
         while let Ok(chore) = self.chores.try_recv() {
             if let Chore::Leave { leave, .. } = chore {
                 leave_now(&self.store, &self.desk, &leave);

@@ -1,6 +1,7 @@
 //! Ids, weights and the words a ticket carries.
 
 use crate::name::Name;
+use rand::TryRng as _;
 use std::{fmt, str::FromStr};
 
 /// The capacity of every plain line. An exclusive ticket weighs all of it, a reader weighs 1, so a
@@ -23,15 +24,31 @@ pub struct TicketId(u128);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId(u128);
 
+impl TicketId {
+    /// A fresh id.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(rand::random())
+    }
+}
+
+impl SessionId {
+    /// A fresh id from the operating system's randomness. Not from this process's own generator: a
+    /// forked process has a copy of that one, and two processes must never be one session.
+    ///
+    /// # Panics
+    /// If the operating system has no randomness to give.
+    #[must_use]
+    pub fn random() -> Self {
+        let mut bytes = [0; 16];
+        rand::rngs::SysRng.try_fill_bytes(&mut bytes).expect("the system has randomness");
+        Self::from_bytes(bytes)
+    }
+}
+
 macro_rules! id {
     ($name:ident) => {
         impl $name {
-            /// A fresh id from the operating system's randomness.
-            #[must_use]
-            pub fn random() -> Self {
-                Self(rand::random())
-            }
-
             /// The id as bytes, for a store to write down.
             #[must_use]
             pub fn to_bytes(self) -> [u8; 16] {
@@ -163,6 +180,13 @@ impl Owner {
             pid: std::process::id(),
             program: bounded(&program.to_string_lossy(), 64),
         }
+    }
+}
+
+impl Owner {
+    /// The same, cut to lengths that a store can keep and a line can show.
+    pub(crate) fn bounded(self) -> Self {
+        Self { host: bounded(&self.host, 64), program: bounded(&self.program, 64), ..self }
     }
 }
 

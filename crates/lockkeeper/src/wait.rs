@@ -96,11 +96,12 @@ pub(crate) async fn acquire(keeper: &Arc<Inner>, want: &Want) -> Result<Option<G
     if let Some(guard) = keeper.owned.again(want)? {
         return Ok(Some(guard));
     }
-    let mut outage = Outage::default();
+    let (mut outage, mut drift) = (Outage::default(), Duration::ZERO);
     loop {
         let Some(session) = session(keeper, want, until, &mut outage).await? else {
-            return Ok(None);
+            return outage.ended(clock.now()).map(|()| None);
         };
+        outage = Outage::default();
         match stand(keeper, &session, want, until, pass.as_ref()).await? {
             Turn::GaveUp => return Ok(None),
             Turn::Granted(hold) => {
@@ -113,6 +114,12 @@ pub(crate) async fn acquire(keeper: &Arc<Inner>, want: &Want) -> Result<Option<G
                 return Err(Error::Lost { name: want.name.clone(), why });
             }
             Turn::Adrift(why) => observe::reentering(&want.name, why),
+        }
+        // A session that is lost again and again must not keep us, or the store, busy.
+        drift = (drift * 2).clamp(OUTAGE_PAUSE, Duration::from_secs(1));
+        tokio::select! {
+            () = clock.sleep(jittered(drift, 2)) => {}
+            () = clock.sleep_until(until) => return Ok(None),
         }
     }
 }
@@ -171,9 +178,11 @@ async fn stand(
     let began = clock.now();
     let mut seat = Seat::take(session, want);
     // Before the first enter, so that no hint falls between the two.
-    let contender = (want.manner == Manner::Contend).then(|| Contender::on(session, &want.name));
-    let (mut outage, mut failed) = (Outage::default(), 0);
+    let contends = want.manner == Manner::Contend && want.patience != Patience::Try;
+    let contender = contends.then(|| Contender::on(session, &want.name));
+    let (mut outage, mut attempts) = (Outage::default(), Attempts::new());
     let fence = loop {
+        tokio::task::coop::consume_budget().await;
         let turn = desk.listen(seat.ticket, &want.name, want.tell.clone());
         let answer = tokio::select! {
             biased;
@@ -192,7 +201,11 @@ async fn stand(
                     biased;
                     granted = turn => match granted {
                         Ok(fence) => break fence,
-                        Err(_) => observe::entering_again(&want.name),
+                        Err(_) => {
+                            observe::entering_again(&want.name);
+                            // A new stay is a new ticket: a late hint of the old one means nothing.
+                            seat = Seat::take(session, want);
+                        }
                     },
                     why = desk.lost() => return Ok(Turn::Adrift(why)),
                     () = clock.sleep_until(until) => return Ok(Turn::GaveUp),
@@ -201,11 +214,12 @@ async fn stand(
             }
             Ok(Entered::Busy(wait)) => {
                 outage = Outage::default();
-                failed += 1;
-                match busy(want, pass, &wait, failed) {
-                    Some(pause) => pause,
-                    None => return Ok(Turn::GaveUp),
-                }
+                let Some(pause) = attempts.pause(want, &wait, clock.now()) else {
+                    return Ok(Turn::GaveUp);
+                };
+                pass.inspect(|pass| pass.waiting());
+                want.tell.as_ref().inspect(|tell| tell(&wait));
+                pause
             }
             Err(e) if e.trouble == Trouble::SessionOver => {
                 desk.lose(Loss::SessionGone);
@@ -222,7 +236,7 @@ async fn stand(
             () = Contender::rung(contender.as_ref()) => {}
             () = clock.sleep(pause) => {}
             why = desk.lost() => return Ok(Turn::Adrift(why)),
-            () = clock.sleep_until(until) => return Ok(Turn::GaveUp),
+            () = clock.sleep_until(until) => return outage.ended(clock.now()).map(|()| Turn::GaveUp),
         }
     };
     // A grant counts only before the session's deadline.
@@ -233,16 +247,34 @@ async fn stand(
     Ok(Turn::Granted(seat.granted(want, fence)))
 }
 
-/// The pause before a contender tries again; `None` to give up.
-fn busy(want: &Want, pass: Option<&Pass>, wait: &Wait, failed: u32) -> Option<Duration> {
-    if want.patience == Patience::Try {
-        return None;
+/// How often a contender has found the lock taken. A hint makes it look between two attempts and
+/// does not use one up.
+struct Attempts {
+    failed: u32,
+    /// When the pause after the last of them ends.
+    resume: Option<Moment>,
+}
+
+impl Attempts {
+    fn new() -> Self {
+        Self { failed: 1, resume: None }
     }
-    pass.inspect(|pass| pass.waiting());
-    if let Some(tell) = &want.tell {
-        tell(wait);
+
+    /// How long to wait for a hint before looking again; `None` to give up.
+    fn pause(&mut self, want: &Want, wait: &Wait, now: Moment) -> Option<Duration> {
+        if want.patience == Patience::Try {
+            return None;
+        }
+        if self.resume.take_if(|resume| *resume <= now).is_some() {
+            self.failed += 1;
+        }
+        let resume = match self.resume {
+            Some(resume) => resume,
+            None => now + want.retry.pause(self.failed)?,
+        };
+        self.resume = Some(resume);
+        Some(resume.saturating_since(now).min(wait.recheck))
     }
-    want.retry.pause(failed).map(|pause| pause.min(wait.recheck))
 }
 
 /// For how long the store has not been reached.
@@ -250,6 +282,7 @@ fn busy(want: &Want, pass: Option<&Pass>, wait: &Wait, failed: u32) -> Option<Du
 struct Outage {
     since: Option<Moment>,
     pause: Option<Duration>,
+    last: Option<StoreError>,
 }
 
 impl Outage {
@@ -261,8 +294,14 @@ impl Outage {
             return Err(Error::Unavailable { for_, source: e });
         }
         let pause = self.pause.map_or(OUTAGE_PAUSE, |p| (p * 2).min(Duration::from_secs(1)));
-        self.pause = Some(pause);
+        (self.pause, self.last) = (Some(pause), Some(e));
         Ok(jittered(pause, 2))
+    }
+
+    /// The patience has run out: was it for want of a lock, or of a store?
+    fn ended(self, now: Moment) -> Result<()> {
+        let Some(source) = self.last else { return Ok(()) };
+        Err(Error::Unavailable { for_: now.saturating_since(self.since.unwrap_or(now)), source })
     }
 }
 

@@ -14,6 +14,7 @@ pub struct Watch {
     keeper: Keeper,
     which: Look,
     seen: Option<Vec<Glimpse>>,
+    /// Before the next look; none before the first.
     pause: Duration,
 }
 
@@ -26,7 +27,7 @@ impl Watch {
     }
 
     pub(crate) fn of(keeper: &Keeper, which: Look) -> Self {
-        Self { keeper: keeper.clone(), which, seen: None, pause: EVERY_MIN }
+        Self { keeper: keeper.clone(), which, seen: None, pause: Duration::ZERO }
     }
 
     /// All lines watched: at first as they are, then whenever they have changed.
@@ -38,9 +39,8 @@ impl Watch {
     /// A change that was not returned is returned by the next call.
     pub async fn next(&mut self) -> Result<Vec<Line>> {
         loop {
-            if self.seen.is_some() {
-                self.keeper.inner.clock.sleep(self.pause).await;
-            }
+            self.keeper.inner.clock.sleep(self.pause).await;
+            self.pause = (self.pause * 2).clamp(EVERY_MIN, EVERY_MAX);
             let lines = self.look().await?;
             let seen: Vec<Glimpse> = lines.iter().map(glimpse).collect();
             if self.seen.as_ref() != Some(&seen) {
@@ -48,7 +48,6 @@ impl Watch {
                 self.pause = EVERY_MIN;
                 return Ok(lines);
             }
-            self.pause = (self.pause * 2).min(EVERY_MAX);
         }
     }
 

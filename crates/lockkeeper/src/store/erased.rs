@@ -22,6 +22,7 @@ macro_rules! twin {
             fn capabilities(&self) -> Capabilities;
             fn id(&self) -> StoreId;
             fn leave_now(&self, ask: &Leave) -> bool;
+            fn forget(&self, session: SessionId);
             fn native(&self, claim: &Claim) -> Vec<(&'static str, String)>;
             $( fn $op(self: Arc<Self>, $($arg: $ty),*) -> Boxed<$out>; )*
         }
@@ -31,6 +32,7 @@ macro_rules! twin {
             fn capabilities(&self) -> Capabilities { Store::capabilities(self) }
             fn id(&self) -> StoreId { Store::id(self) }
             fn leave_now(&self, ask: &Leave) -> bool { Store::leave_now(self, ask) }
+            fn forget(&self, session: SessionId) { Store::forget(self, session) }
             fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
                 Store::native(self, claim)
             }
@@ -50,6 +52,7 @@ macro_rules! twin {
             fn capabilities(&self) -> Capabilities { self.0.capabilities() }
             fn id(&self) -> StoreId { self.0.id() }
             fn leave_now(&self, ask: &Leave) -> bool { self.0.leave_now(ask) }
+            fn forget(&self, session: SessionId) { self.0.forget(session) }
             fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> { self.0.native(claim) }
             $( async fn $op(&self, $($arg: $ty),*) -> $out {
                 Arc::clone(&self.0).$op($($arg),*).await

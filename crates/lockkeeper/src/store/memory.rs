@@ -157,10 +157,13 @@ impl Standing for Spot {
 }
 
 impl State {
+    /// A ticket that waits ends with its session; one that is granted stays for the lock-delay.
     fn dead_at(&self, row: &Row) -> Moment {
-        match row.session {
-            None => row.hold_until,
-            Some(s) => self.sessions.get(&s).map_or(Moment::from_nanos(0), Life::dead_at),
+        let Some(session) = row.session else { return row.hold_until };
+        match self.sessions.get(&session) {
+            None => Moment::from_nanos(0),
+            Some(life) if row.fence.is_none() => life.expires,
+            Some(life) => life.dead_at(),
         }
     }
 
@@ -174,13 +177,40 @@ impl State {
         settle(spots, capacity, now).unwrap_or_else(|never| match never {})
     }
 
-    /// Brings a line up to date: ends sessions whose time has passed, grants what is admitted.
+    /// Brings a line up to date: ends sessions whose time has passed, grants what is admitted. A
+    /// session that ends may free other lines, so those come next.
     fn settle(&mut self, name: &Name, now: Moment) -> Front<Spot> {
-        let mut front = self.front(name, now);
-        while !front.dead.is_empty() {
-            self.bury(name, &front.dead, now);
-            front = self.front(name, now);
+        let mut others = self.bury(name, now);
+        while let Some(other) = others.pop() {
+            others.extend(self.bury(&other, now));
+            if other != *name {
+                self.admit(&other, now);
+            }
         }
+        self.admit(name, now)
+    }
+
+    /// Takes the dead out of a line, and all that their sessions had out of its lines, which it names.
+    fn bury(&mut self, name: &Name, now: Moment) -> Vec<Name> {
+        let dead = self.front(name, now).dead;
+        let Some(rows) = self.lines.get_mut(name).filter(|_| !dead.is_empty()) else {
+            return Vec::new();
+        };
+        let dead: Vec<Row> = dead.iter().rev().map(|spot| rows.remove(spot.at)).collect();
+        self.freed(name);
+        let over = |life: &Life| life.dead_at() <= now;
+        let mut touched = Vec::new();
+        for session in dead.iter().filter_map(|row| row.session) {
+            if self.sessions.get(&session).is_some_and(over) {
+                touched.extend(self.end(session));
+            }
+        }
+        touched
+    }
+
+    /// Grants what is admitted in a line without dead.
+    fn admit(&mut self, name: &Name, now: Moment) -> Front<Spot> {
+        let mut front = self.front(name, now);
         for spot in front.admitted.iter_mut().filter(|s| !s.granted) {
             let fence = self.next_fence();
             self.grant(name, spot.at, fence, now);
@@ -190,21 +220,6 @@ impl State {
             self.lines.remove(name);
         }
         front
-    }
-
-    /// Takes the dead out of a line, and all else that their sessions had out of its lines.
-    fn bury(&mut self, name: &Name, dead: &[Spot], now: Moment) {
-        let mut touched = HashSet::new();
-        let rows = self.lines.get_mut(name).expect("the dead stand in a line");
-        let dead: Vec<Row> = dead.iter().rev().map(|spot| rows.remove(spot.at)).collect();
-        for session in dead.iter().filter_map(|row| row.session) {
-            touched.extend(self.end(session));
-        }
-        touched.remove(name);
-        for other in touched {
-            self.settle(&other, now);
-        }
-        self.freed(name);
     }
 
     /// Ends a session; says which lines it stood in.
@@ -523,7 +538,7 @@ impl Store for Memory {
         Ok(self.with(|state, now| match state.row(&claim.name, claim.ticket) {
             Some((_, row)) => {
                 let live = row.session.is_some() && state.dead_at(row) > now;
-                live && row.fence == Some(claim.fence)
+                live && row.fence == Some(claim.fence) && row.mode == claim.mode
             }
             None => false,
         }))

@@ -6,7 +6,10 @@
 //!
 //! # Rules for every operation
 //! - **It can be repeated.** Ids are made by the client. The same request sent twice has the effect
-//!   of one, and a copy that comes late, after the ticket was left or the session closed, has none.
+//!   of one, and a copy that comes late, after the ticket was left or the session closed, has none
+//!   (save that a late copy of an open may leave an empty session, which expires).
+//! - **It may trust its caller in form.** The core has checked names, weights (1 to the capacity),
+//!   times and lengths.
 //! - **It ends.** A store bounds its requests in time. When the time is over and the request may
 //!   have been carried out, the error's outcome is [`Outcome::Unknown`](crate::Outcome::Unknown).
 //! - **The dead stay dead.** Where expiry is only a passed deadline, a read never grants. A grant
@@ -63,6 +66,21 @@ pub struct Capabilities {
     pub durable: bool,
     /// Locks and fences survive the loss of a machine.
     pub survives_failover: bool,
+}
+
+impl Capabilities {
+    /// Nothing but contending for exclusive locks: what a new store starts from.
+    pub const NONE: Self = Self {
+        fair: false,
+        fenced: false,
+        shared: false,
+        permits: false,
+        cells: false,
+        at_least: false,
+        wakes: false,
+        durable: false,
+        survives_failover: false,
+    };
 }
 
 /// The identity of a store's data: a random number written with it, so that a sequencer from
@@ -262,6 +280,8 @@ pub struct Claim {
     pub name: Name,
     /// The ticket.
     pub ticket: TicketId,
+    /// How it is held.
+    pub mode: Mode,
     /// The number of its grant.
     pub fence: u64,
 }
@@ -385,6 +405,11 @@ pub trait Store: Send + Sync + 'static {
     /// Ends somebody else's ticket. Says whether there was one.
     fn evict(&self, name: Name, ticket: TicketId)
     -> impl Future<Output = StoreResult<bool>> + Send;
+
+    /// Nothing more will be sent for this session: what the store's handle knows of it can go.
+    fn forget(&self, session: SessionId) {
+        let _ = session;
+    }
 
     /// How the store itself names this grant (a key, a path, a row), for use in the user's own
     /// transactions there.

@@ -16,6 +16,9 @@ use tokio::net::UnixDatagram;
 /// The longest path that surely fits into a socket's address.
 const ADDRESS_MAX: usize = 100;
 
+/// So many rings at once may have filled the bell (the kernel's default is 10).
+const BURST: usize = 8;
+
 /// Which bell: part of a file name, so only what [`Tag::parse`] lets through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tag(String);
@@ -84,8 +87,13 @@ impl Ringer {
 
     /// Hangs up a bell of our own.
     pub(super) fn hang(&self, tag: &Tag) -> io::Result<Bell> {
-        let socket = UnixDatagram::bind(self.address(tag))?;
-        Ok(Bell { socket, path: self.path(tag) })
+        let bell = Bell { socket: UnixDatagram::bind(self.address(tag))?, path: self.path(tag) };
+        // Whoever may write to the file may ring.
+        let file = self.folder.join(self.stem.trim_end_matches("-bell-"));
+        if let Ok(file) = std::fs::metadata(file) {
+            std::fs::set_permissions(&bell.path, file.permissions())?;
+        }
+        Ok(bell)
     }
 }
 
@@ -102,11 +110,19 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// Waits for a ring; says what came with it.
-    pub(super) async fn rung(&self) -> io::Result<Option<[u8; 16]>> {
+    /// Waits for rings; says what came with them. After a burst that may have filled the bell, so
+    /// that further rings got lost, the last one says nothing in particular.
+    pub(super) async fn rung(&self) -> io::Result<Vec<Option<[u8; 16]>>> {
         let mut message = [0; 16];
-        let len = self.socket.recv(&mut message).await?;
-        Ok((len == message.len()).then_some(message))
+        let ticket = |len: usize, message: [u8; 16]| (len == message.len()).then_some(message);
+        let mut rings = vec![ticket(self.socket.recv(&mut message).await?, message)];
+        while let Ok(len) = self.socket.try_recv(&mut message) {
+            rings.push(ticket(len, message));
+        }
+        if rings.len() >= BURST {
+            rings.push(None);
+        }
+        Ok(rings)
     }
 }
 
@@ -134,7 +150,7 @@ mod tests {
             let tag = Tag::random();
             let bell = ringer.hang(&tag).unwrap();
             ringer.ring(&tag, &[7; 16]);
-            assert_eq!(bell.rung().await.unwrap(), Some([7; 16]));
+            assert_eq!(bell.rung().await.unwrap(), [Some([7; 16])]);
         }
     }
 

@@ -1,14 +1,15 @@
 //! The file itself: making it, knowing it again, and refusing what is not ours.
 
-use super::KIND;
+use super::{KIND, lines};
 use crate::{
+    clock::Moment,
     error::{StoreError, Trouble},
-    store::{StoreId, StoreResult},
+    store::{STRAY_MAX, StoreId, StoreResult},
 };
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rusqlite::{Connection, OpenFlags, config::DbConfig, params};
 use std::{
-    fs::File,
-    io::{ErrorKind, Read},
+    io::ErrorKind,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -24,9 +25,8 @@ const LOG_SIZE: i64 = 8 << 20;
 /// While connecting, for how long to wait for others. Never while locking.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where the header says whose file it is: the magic, and our application id.
-const MAGIC: &[u8; 16] = b"SQLite format 3\0";
-const APPLICATION_ID_AT: usize = 68;
+/// What a path keeps as it is in a URI.
+const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
 
 fn misconfigured(what: String) -> StoreError {
     StoreError::not_applied(KIND, Trouble::Misconfigured, what)
@@ -46,7 +46,15 @@ pub(super) fn locate(path: &str) -> StoreResult<PathBuf> {
         misconfigured(format!("cannot use folder {}; create it first", folder.display())).because(e)
     })?;
     refuse_network(&folder)?;
-    Ok(folder.join(file))
+    // A link leads to another folder, where the log and the bells are.
+    let path = folder.join(file);
+    match path.canonicalize() {
+        Ok(real) if real != path => {
+            refuse_network(real.parent().unwrap_or(&folder))?;
+            Ok(real)
+        }
+        _ => Ok(path),
+    }
 }
 
 /// Locks of a file on another machine's disk are not locks: the log's shared memory is local.
@@ -62,7 +70,8 @@ fn refuse_network(folder: &Path) -> StoreResult<()> {
 #[cfg(target_os = "linux")]
 fn network_kind(folder: &Path) -> Option<&'static str> {
     let magic = rustix::fs::statfs(folder).ok()?.f_type;
-    kind_of(u32::try_from(magic).ok()?)
+    // On some machines the number is signed: only its 32 bits count.
+    kind_of(magic as u32)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -85,6 +94,10 @@ fn kind_of(magic: u32) -> Option<&'static str> {
         0x0bd0_0bd0 => "Lustre",
         0x7375_7245 => "Coda",
         0x4750_4653 => "GPFS",
+        0x7461_636f => "OCFS2",
+        0x0116_1970 => "GFS2",
+        0x1983_0326 => "BeeGFS",
+        0x786f_4256 => "VirtualBox shared folder",
         _ => return None,
     })
 }
@@ -113,23 +126,27 @@ pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
 
 /// `false` if there is no file yet; an error, and the file untouched, if it is not ours.
 fn is_ours(path: &Path) -> StoreResult<bool> {
-    let mut header = [0; 100];
-    let mut file = match File::open(path) {
-        Ok(file) => file,
+    match std::fs::metadata(path) {
+        Ok(it) if it.is_dir() => {
+            return Err(misconfigured(format!("{} is a folder, not a file", path.display())));
+        }
+        Ok(_) => {}
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
         Err(e) => return Err(unreadable(path, e)),
-    };
-    if file.metadata().map_err(|e| unreadable(path, e))?.is_dir() {
-        return Err(misconfigured(format!("{} is a folder, not a file", path.display())));
     }
-    let foreign = match file.read_exact(&mut header) {
-        Err(e) if e.kind() == ErrorKind::UnexpectedEof => "it is no SQLite file",
-        Err(e) => return Err(unreadable(path, e)),
-        Ok(()) if header[..16] != *MAGIC => "it is no SQLite file",
-        Ok(()) if header[APPLICATION_ID_AT..][..4] != APPLICATION_ID.to_be_bytes() => {
-            "it is another program's database"
+    // Through SQLite and not by a file of our own: closing any other descriptor of the file drops
+    // this process's POSIX locks on it. `immutable` takes no lock and makes no -wal and -shm.
+    let uri = format!("file:{}?immutable=1", utf8_percent_encode(&path.to_string_lossy(), KEPT));
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    let id = Connection::open_with_flags(uri, flags)
+        .and_then(|c| c.pragma_query_value(None, "application_id", |r| r.get::<_, i32>(0)));
+    let foreign = match id {
+        Ok(APPLICATION_ID) => return Ok(true),
+        Ok(_) => "it is another program's database",
+        Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
+            "it is no SQLite file"
         }
-        Ok(()) => return Ok(true),
+        Err(e) => return Err(super::trouble(e, &format!("cannot read {}", path.display()))),
     };
     Err(misconfigured(format!(
         "{} is not a file of locks: {foreign}; it was left untouched, use another path",
@@ -172,7 +189,8 @@ fn draft_at(path: &Path) -> rusqlite::Result<()> {
     c.pragma_update(None, "user_version", SCHEMA_VERSION)?;
     c.execute_batch(include_str!("schema.sql"))?;
     let store: [u8; 8] = rand::random();
-    c.execute("INSERT INTO meta VALUES(1, ?1, ?2, 0)", params![store, boot()])?;
+    // No boot is called so: whoever identifies the file first writes down its own.
+    c.execute("INSERT INTO meta VALUES(1, ?1, 'none', 0)", params![store])?;
     c.pragma_update(None, "journal_mode", "WAL")?;
     c.close().map_err(|(_, e)| e)
 }
@@ -183,8 +201,9 @@ pub(super) fn inode(path: &Path) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }
 
-/// Reads what the file is. After a reboot ends all sessions: their times mean nothing any more.
-pub(super) fn identify(c: &Connection) -> StoreResult<StoreId> {
+/// Reads what the file is. When it was last used in another boot of the machine, its times are made
+/// to fit this one.
+pub(super) fn identify(c: &Connection, now: Moment) -> StoreResult<StoreId> {
     let failed = |e| super::trouble(e, "cannot read the file");
     let version: i32 = c.pragma_query_value(None, "user_version", |r| r.get(0)).map_err(failed)?;
     if version != SCHEMA_VERSION {
@@ -196,25 +215,49 @@ pub(super) fn identify(c: &Connection) -> StoreResult<StoreId> {
     let sql = "SELECT store, boot FROM meta WHERE id = 1";
     let (store, then): ([u8; 8], String) =
         c.query_row(sql, [], |r| Ok((r.get(0)?, r.get(1)?))).map_err(failed)?;
-    if then != boot() {
-        after_reboot(c).map_err(failed)?;
+    let boot = boot()?;
+    if then != boot {
+        adopt(c, &boot, now).map_err(failed)?;
     }
     Ok(StoreId(store))
 }
 
-fn after_reboot(c: &Connection) -> rusqlite::Result<()> {
+/// Gives every session that was alive in another boot one more TTL, as if it were renewed now.
+///
+/// After a real reboot that costs its successors one TTL. But some containers are told a boot of
+/// their own while they run beside others; then those sessions live, and must not be ended.
+fn adopt(c: &Connection, boot: &str, now: Moment) -> rusqlite::Result<()> {
+    let now = lines::micros(now);
     c.execute_batch("BEGIN IMMEDIATE")?;
-    let fresh = c.execute("UPDATE meta SET boot = ?1 WHERE id = 1 AND boot <> ?1", [boot()])?;
+    let fresh = c.execute("UPDATE meta SET boot = ?1 WHERE id = 1 AND boot <> ?1", [boot])?;
     if fresh > 0 {
-        c.execute_batch("DELETE FROM ticket; DELETE FROM session; DELETE FROM closed;")?;
+        let sessions = "UPDATE session SET expires = ?1 + ttl, dead_at = ?1 + ttl + delay \
+             WHERE expires > 0";
+        c.execute(sessions, [now])?;
+        c.execute("UPDATE ticket SET hold_until = ?1 WHERE hold_until IS NOT NULL", [now])?;
+        c.execute("UPDATE closed SET until = ?1", [lines::micros_after(now, STRAY_MAX)])?;
     }
     c.execute_batch("COMMIT")
 }
 
 /// Which boot of the machine this is.
-fn boot() -> String {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    id.trim().to_owned()
+#[cfg(target_os = "linux")]
+fn boot() -> StoreResult<String> {
+    let path = "/proc/sys/kernel/random/boot_id";
+    match std::fs::read_to_string(path) {
+        Ok(id) => Ok(id.trim().to_owned()),
+        Err(e) => Err(misconfigured(format!(
+            "cannot read {path}, and without it times from before a reboot look like times of now"
+        ))
+        .because(e)),
+    }
+}
+
+/// Where boots have no name all look the same: after a reboot, sessions from before it can seem to
+/// live for as long as the machine had been up.
+#[cfg(not(target_os = "linux"))]
+fn boot() -> StoreResult<String> {
+    Ok(String::new())
 }
 
 #[cfg(test)]
@@ -256,7 +299,7 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes[100..].fill(0x5a);
         std::fs::write(&path, &bytes).unwrap();
-        let e = open(&path).and_then(|c| identify(&c)).unwrap_err();
+        let e = open(&path).and_then(|c| identify(&c, Moment::from_millis(1))).unwrap_err();
         assert_eq!(e.trouble, Trouble::Corrupt, "{e}");
         assert_eq!(std::fs::read(&path).unwrap(), bytes);
     }
@@ -272,7 +315,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("locks.db");
         let ids: Vec<StoreId> = std::thread::scope(|scope| {
-            let open = || identify(&open(&path).unwrap()).unwrap();
+            let open = || identify(&open(&path).unwrap(), Moment::from_millis(1)).unwrap();
             let all: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
             all.into_iter().map(|t| t.join().unwrap()).collect()
         });
@@ -280,24 +323,27 @@ mod tests {
     }
 
     #[test]
-    fn a_reboot_ends_all_sessions_and_keeps_cells_and_fences() {
+    fn another_boot_gives_sessions_one_more_ttl_and_keeps_cells_and_fences() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("locks.db");
         let c = open(&path).unwrap();
+        let now = Moment::from_millis(5);
+        identify(&c, now).unwrap();
         c.execute_batch(
-            "INSERT INTO session VALUES(x'01', 1, 0, 1 << 60, 1 << 60, 0, '', 'h', 1, 'p');
-             INSERT INTO ticket(name, seq, id, session, weight, capacity, fence, entered, note)
-               VALUES('a', 7, x'02', x'01', 1, 1, 7, 0, x'');
+            "INSERT INTO session VALUES(x'01', 1000, 10, 1 << 60, 1 << 60, 0, '', 'h', 1, 'p');
+             INSERT INTO session VALUES(x'02', 1000, 10, 0, 0, 0, '', 'h', 1, 'p');
              INSERT INTO cell VALUES('a', x'03', 7);
              UPDATE meta SET last = 7, boot = 'another';",
         )
         .unwrap();
-        identify(&c).unwrap();
-        let count = |table| -> i64 {
-            c.query_row(&format!("SELECT count(*) FROM {table}"), [], |r| r.get(0)).unwrap()
-        };
-        assert_eq!((count("session"), count("ticket"), count("cell")), (0, 0, 1));
-        let last: i64 = c.query_row("SELECT last FROM meta", [], |r| r.get(0)).unwrap();
-        assert_eq!(last, 7);
+        identify(&c, now).unwrap();
+        let one = |sql: &str| -> i64 { c.query_row(sql, [], |r| r.get(0)).unwrap() };
+        assert_eq!(one("SELECT expires FROM session WHERE id = x'01'"), 6_000);
+        assert_eq!(one("SELECT dead_at FROM session WHERE id = x'01'"), 6_010);
+        assert_eq!(one("SELECT dead_at FROM session WHERE id = x'02'"), 0, "the dead stay dead");
+        assert_eq!((one("SELECT count(*) FROM cell"), one("SELECT last FROM meta")), (1, 7));
+        c.execute("UPDATE session SET expires = 1 WHERE id = x'01'", []).unwrap();
+        identify(&c, now).unwrap();
+        assert_eq!(one("SELECT expires FROM session WHERE id = x'01'"), 1, "only once");
     }
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 /// Clean up when the log has this many pages.
-const PAGES: i32 = 4_000;
+pub(super) const PAGES: i32 = 4_000;
 /// For how long the restart may wait for readers and writers, on this thread only.
 const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -32,9 +32,9 @@ pub(super) fn measure(c: &Connection) {
     }));
 }
 
-/// Is there something to clean up?
-pub(super) fn is_due() -> bool {
-    LOG_PAGES.get() >= PAGES
+/// How long the log was after the commit that this thread has just made.
+pub(super) fn log_pages() -> i32 {
+    LOG_PAGES.get()
 }
 
 /// The thread, begun when it is first needed.

@@ -22,7 +22,7 @@ const SWEEP_LINES: i64 = 64;
 const SESSION: &str = "SELECT expires, EXISTS(SELECT 1 FROM closed WHERE ticket = ?2) \
      FROM session WHERE id = ?1";
 const LINE: &str = "SELECT t.seq, t.id, t.session, t.weight, t.capacity, t.fence, \
-     coalesce(t.hold_until, s.dead_at, 0) \
+     coalesce(t.hold_until, iif(t.fence IS NULL, s.expires, s.dead_at), 0) \
      FROM ticket t LEFT JOIN session s ON s.id = t.session WHERE t.name = ?1 ORDER BY t.seq";
 const NEXT: &str = "UPDATE meta SET last = max(last + 1, ?1) WHERE id = 1 RETURNING last";
 const INSERT: &str = "INSERT INTO ticket(name, seq, id, session, weight, capacity, fence, \
@@ -34,7 +34,7 @@ const KEEP: &str = "UPDATE ticket SET session = NULL, hold_until = ?4 \
      WHERE name = ?1 AND id = ?2 AND session = ?3 AND fence IS NOT NULL";
 const RENEW: &str = "UPDATE session SET expires = ?2 + ttl, dead_at = ?2 + ttl + delay \
      WHERE id = ?1 AND expires > ?2 RETURNING evictions";
-const END: &str = "UPDATE session SET expires = 0, dead_at = 0 WHERE id = ?1";
+const END: &str = "UPDATE session SET expires = 0, dead_at = 0 WHERE id = ?1 AND dead_at <= ?2";
 
 /// What others are to be told once the transaction has been committed.
 pub(super) enum News {
@@ -96,6 +96,10 @@ pub(super) fn micros(moment: Moment) -> i64 {
     i64::try_from(moment.as_micros()).unwrap_or(i64::MAX)
 }
 
+pub(super) fn micros_after(now: i64, duration: Duration) -> i64 {
+    now.saturating_add(length(duration))
+}
+
 pub(super) fn length(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
@@ -132,7 +136,9 @@ impl Tx<'_> {
             let sql = "DELETE FROM ticket WHERE name = ?1 AND seq = ?2";
             self.c.prepare_cached(sql)?.execute(params![name.as_str(), dead.seq])?;
             if let Some(session) = dead.session {
-                self.c.prepare_cached(END)?.execute([session.to_bytes()])?;
+                // Not that of a waiter whose session is only expired: its held tickets have their
+                // lock-delay.
+                self.end(session, self.now)?;
             }
         }
         for row in front.admitted.iter_mut().filter(|r| r.fence.is_none()) {
@@ -312,8 +318,9 @@ impl Tx<'_> {
         })
     }
 
-    pub(super) fn end(&self, session: SessionId) -> Result<()> {
-        self.c.prepare_cached(END)?.execute([session.to_bytes()])?;
+    /// Ends a session that is dead at this moment.
+    pub(super) fn end(&self, session: SessionId, at: Moment) -> Result<()> {
+        self.c.prepare_cached(END)?.execute(params![session.to_bytes(), micros(at)])?;
         Ok(())
     }
 
@@ -329,7 +336,9 @@ impl Tx<'_> {
     /// Clears a few leftovers away.
     pub(super) fn sweep(&mut self) -> Result<()> {
         let now = micros(self.now);
-        self.c.prepare_cached("DELETE FROM closed WHERE until <= ?1")?.execute([now])?;
+        let sql = "DELETE FROM closed WHERE ticket IN \
+             (SELECT ticket FROM closed WHERE until <= ?1 LIMIT ?2)";
+        self.c.prepare_cached(sql)?.execute(params![now, SWEEP_LINES])?;
         let sql = "SELECT name FROM ticket WHERE hold_until <= ?1 LIMIT ?2";
         for name in self.names(sql, params![now, SWEEP_LINES])? {
             self.settle_freed(&name)?;
@@ -373,13 +382,19 @@ impl Tx<'_> {
         names.filter_map(|name| name.map(|n| Name::new(&n).ok()).transpose()).collect()
     }
 
-    pub(super) fn tickets_of(&self, session: SessionId) -> Result<Vec<(Name, TicketId)>> {
-        let sql = "SELECT name, id FROM ticket WHERE session = ?1";
+    pub(super) fn tickets_of(
+        &self,
+        session: SessionId,
+    ) -> Result<Vec<(Name, TicketId, Option<u64>)>> {
+        let sql = "SELECT name, id, fence FROM ticket WHERE session = ?1";
         let mut tickets = self.c.prepare_cached(sql)?;
-        let pair = |r: &SqlRow<'_>| Ok((r.get::<_, String>(0)?, TicketId::from_bytes(r.get(1)?)));
-        let tickets = tickets.query_map([session.to_bytes()], pair)?;
-        let valid = |(name, ticket): (String, TicketId)| Some((Name::new(&name).ok()?, ticket));
-        tickets.filter_map(|pair| pair.map(valid).transpose()).collect()
+        let read = |r: &SqlRow<'_>| {
+            let fence = r.get::<_, Option<i64>>(2)?.map(i64::cast_unsigned);
+            Ok((r.get::<_, String>(0)?, TicketId::from_bytes(r.get(1)?), fence))
+        };
+        let tickets = tickets.query_map([session.to_bytes()], read)?;
+        let valid = |(n, t, f): (String, TicketId, Option<u64>)| Some((Name::new(&n).ok()?, t, f));
+        tickets.filter_map(|row| row.map(valid).transpose()).collect()
     }
 
     pub(super) fn evict(&mut self, name: &Name, ticket: TicketId) -> Result<bool> {

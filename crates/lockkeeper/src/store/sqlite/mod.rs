@@ -26,7 +26,7 @@ use super::{
     Renewal, Stand, Store, StoreId, StoreResult, Terms, Which,
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, Moment},
     error::{StoreError, Trouble},
     line::{Line, Standing as _},
     name::Name,
@@ -43,7 +43,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -73,6 +73,8 @@ pub struct Sqlite {
     bell: Mutex<Weak<Bell>>,
     sinks: Mutex<HashMap<SessionId, Arc<dyn Hints>>>,
     renewals: AtomicU64,
+    /// How long the log was after our last commit.
+    log_pages: AtomicI32,
 }
 
 /// Does a transaction write?
@@ -100,7 +102,7 @@ impl Sqlite {
     pub fn with_clock(path: &str, clock: Clock) -> StoreResult<Self> {
         let path = file::locate(path)?;
         let connection = file::open(&path)?;
-        let id = file::identify(&connection)?;
+        let id = file::identify(&connection, clock.now())?;
         let set_up = connection.busy_timeout(Duration::ZERO);
         set_up.map_err(|e| trouble(e, "cannot set up the connection"))?;
         janitor::measure(&connection);
@@ -116,6 +118,7 @@ impl Sqlite {
             bell: Mutex::default(),
             sinks: Mutex::default(),
             renewals: AtomicU64::new(0),
+            log_pages: AtomicI32::new(0),
         })
     }
 
@@ -167,6 +170,10 @@ impl Sqlite {
         kind: Kind,
         work: impl Fn(&mut Tx<'_>) -> rusqlite::Result<T>,
     ) -> rusqlite::Result<(T, Vec<News>)> {
+        if !c.is_autocommit() {
+            // A panic or a failing disk has left a transaction open.
+            c.execute_batch("ROLLBACK")?;
+        }
         let begin = if kind == Kind::Write { "BEGIN IMMEDIATE" } else { "BEGIN" };
         c.prepare_cached(begin)?.execute([])?;
         let wall = i64::try_from(self.clock.wall_micros()).unwrap_or(0);
@@ -179,10 +186,29 @@ impl Sqlite {
             // The error that led here is the one to tell; a failed rollback would show next time.
             let _ = c.execute_batch("ROLLBACK");
         }
-        if kind == Kind::Write && janitor::is_due() {
-            self.janitor.call();
+        if kind == Kind::Write {
+            self.log_pages.store(janitor::log_pages(), Ordering::Relaxed);
+            if self.log_is_long() {
+                self.janitor.call();
+            }
         }
         done.map(|out| (out, tx.news))
+    }
+
+    /// Clears a few leftovers away, if the file is free right now: whoever asked must not wait.
+    async fn sweep(&self) {
+        let connection = self.connection.lock().await;
+        if let Ok((true, _)) = self.attempt(&connection, Kind::Read, |tx| tx.has_leftovers()) {
+            let swept = self.attempt(&connection, Kind::Write, |tx| tx.sweep());
+            drop(connection);
+            if let Ok(((), news)) = swept {
+                self.tell(news);
+            }
+        }
+    }
+
+    fn log_is_long(&self) -> bool {
+        self.log_pages.load(Ordering::Relaxed) >= janitor::PAGES
     }
 
     /// Lets others write: first by a mere turn, then by a short random pause.
@@ -281,6 +307,7 @@ impl Store for Sqlite {
         let terms = "SELECT ttl, delay FROM session WHERE id = ?1";
         let id = ask.session.to_bytes();
         let micros_of = |v: i64| Duration::from_micros(v.cast_unsigned());
+        self.sweep().await;
         self.run(Kind::Write, |tx| {
             let (ttl, delay, now) = (length(ask.ttl), length(ask.lock_delay), micros(tx.now));
             let owner = &ask.owner;
@@ -307,23 +334,25 @@ impl Store for Sqlite {
             return Ok(Renewal::Lost);
         }
         let renewal = self.run(Kind::Write, |tx| tx.renew(session)).await?;
-        // The renewal counts, whatever becomes of the sweeping.
-        if let Ok(true) = self.run(Kind::Read, |tx| tx.has_leftovers()).await {
-            let _ = self.run(Kind::Write, |tx| tx.sweep()).await;
-        }
+        self.sweep().await;
         Ok(renewal)
     }
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {
         self.sinks().remove(&session);
-        self.run(Kind::Write, |tx| tx.end(session)).await?;
+        self.run(Kind::Write, |tx| tx.end(session, Moment::NEVER)).await?;
         // A session with many tickets goes piece by piece, so that others get their turn.
         while !self.run(Kind::Write, |tx| tx.clear(session)).await? {}
         Ok(())
     }
 
     async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
-        self.run(Kind::Write, |tx| tx.enter(&ask)).await?
+        let entered = self.run(Kind::Write, |tx| tx.enter(&ask)).await?;
+        // A grant in a file that is not there any more is none.
+        if matches!(entered, Ok(Entered::Granted { .. })) && self.is_cut_off() {
+            return Err(StoreError::session_over(KIND));
+        }
+        entered
     }
 
     async fn poll(
@@ -331,15 +360,27 @@ impl Store for Sqlite {
         session: SessionId,
         which: Which,
     ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        let mut held = Vec::new();
         let tickets = match which {
             Which::These(tickets) => tickets,
-            Which::All => self.run(Kind::Read, |tx| tx.tickets_of(session)).await?,
+            Which::All => {
+                let mut waiting = Vec::new();
+                for (name, ticket, fence) in
+                    self.run(Kind::Read, |tx| tx.tickets_of(session)).await?
+                {
+                    match fence {
+                        Some(fence) => held.push((name, ticket, Stand::Granted { fence })),
+                        None => waiting.push((name, ticket)),
+                    }
+                }
+                waiting
+            }
         };
         let place = |(name, ticket)| Place { session, name, ticket };
         let places: Vec<Place> = tickets.into_iter().map(place).collect();
         let peek = |tx: &mut Tx<'_>| places.iter().map(|p| Self::peek(tx, p)).collect();
         let peeks: Vec<Option<Stand>> = self.run(Kind::Read, peek).await?;
-        let mut stands = Vec::with_capacity(places.len());
+        let mut stands = held;
         for (place, peek) in places.iter().zip(peeks) {
             let stand = match peek {
                 Some(stand) => stand,
@@ -364,9 +405,11 @@ impl Store for Sqlite {
         to.look(None);
         loop {
             match bell.rung().await {
-                Ok(message) => {
-                    let ticket = message.map(TicketId::from_bytes);
-                    self.all_sinks().iter().for_each(|sink| sink.look(ticket));
+                Ok(rings) => {
+                    let sinks = self.all_sinks();
+                    for ticket in rings.into_iter().map(|ring| ring.map(TicketId::from_bytes)) {
+                        sinks.iter().for_each(|sink| sink.look(ticket));
+                    }
                 }
                 Err(e) => return no_bell(e),
             }
@@ -441,7 +484,7 @@ impl Drop for Sink<'_> {
 impl Drop for Sqlite {
     fn drop(&mut self) {
         // Short-lived processes never call the janitor; whoever leaves a long log behind cleans up.
-        if janitor::is_due() {
+        if self.log_is_long() {
             let _ = janitor::clean(self.connection.get_mut());
         }
     }
@@ -454,7 +497,9 @@ impl fmt::Debug for Sqlite {
 }
 
 fn is_busy(e: &rusqlite::Error) -> bool {
-    matches!(e.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+    use ErrorCode::{DatabaseBusy, DatabaseLocked, FileLockingProtocolFailed};
+    let code = e.sqlite_error_code();
+    matches!(code, Some(DatabaseBusy | DatabaseLocked | FileLockingProtocolFailed))
 }
 
 /// What SQLite's error means to us. A transaction that fails is rolled back, so nothing was written,

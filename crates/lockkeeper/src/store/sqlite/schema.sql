@@ -51,6 +51,8 @@ CREATE TABLE closed(
   until  INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+CREATE INDEX closed_until ON closed(until);
+
 -- The values that belong to names.
 CREATE TABLE cell(
   name  TEXT    PRIMARY KEY,

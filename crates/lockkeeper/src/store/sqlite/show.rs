@@ -11,32 +11,30 @@ use crate::{
 use rusqlite::{Connection, OptionalExtension, Result, Row, params};
 
 const TICKETS: &str = "SELECT t.id, t.weight, t.capacity, t.fence, t.note, t.entered, t.granted, \
-     coalesce(t.hold_until, s.dead_at, 0), s.host, s.pid, s.program \
+     coalesce(t.hold_until, iif(t.fence IS NULL, s.expires, s.dead_at), 0), s.host, s.pid, s.program \
      FROM ticket t LEFT JOIN session s ON s.id = t.session WHERE t.name = ?1 ORDER BY t.seq";
 
 pub(super) fn look(c: &Connection, which: &Look, now: Moment) -> Result<Vec<Line>> {
-    let names = match which {
-        Look::Exact(name) => vec![name.clone()],
-        Look::Prefix { prefix, after } => names(c, prefix, after.as_ref())?,
+    let (prefix, after) = match which {
+        Look::Exact(name) => return Ok(line(c, name.clone(), now)?.into_iter().collect()),
+        Look::Prefix { prefix, after } => (prefix, after.as_ref()),
     };
+    let sql = "SELECT DISTINCT name FROM ticket WHERE name >= ?1 AND name > ?2 ORDER BY name";
+    let mut names = c.prepare_cached(sql)?;
+    let mut names = names.query(params![prefix, after.map_or("", Name::as_str)])?;
     let mut lines = Vec::new();
-    for name in names {
-        lines.extend(line(c, name, now)?);
+    while lines.len() < LOOK_MAX
+        && let Some(row) = names.next()?
+    {
+        let name: String = row.get(0)?;
+        if !name.starts_with(prefix.as_str()) {
+            break;
+        }
+        if let Ok(name) = Name::new(&name) {
+            lines.extend(line(c, name, now)?);
+        }
     }
     Ok(lines)
-}
-
-fn names(c: &Connection, prefix: &str, after: Option<&Name>) -> Result<Vec<Name>> {
-    let sql = "SELECT DISTINCT name FROM ticket WHERE name >= ?1 AND name > ?2 ORDER BY name";
-    let after = after.map_or("", Name::as_str);
-    let mut names = c.prepare_cached(sql)?;
-    let names = names.query_map([prefix, after], |r| r.get::<_, String>(0))?;
-    let within = |name: &Result<String>| name.as_ref().map_or(true, |n| n.starts_with(prefix));
-    names
-        .take_while(within)
-        .filter_map(|name| name.map(|n| Name::new(&n).ok()).transpose())
-        .take(LOOK_MAX)
-        .collect()
 }
 
 fn line(c: &Connection, name: Name, now: Moment) -> Result<Option<Line>> {
@@ -67,10 +65,12 @@ fn ticket(r: &Row<'_>, now: Moment) -> Result<Ticket> {
 
 pub(super) fn check(c: &Connection, claim: &Claim, now: Moment) -> Result<bool> {
     let sql = "SELECT EXISTS(SELECT 1 FROM ticket t JOIN session s ON s.id = t.session \
-         WHERE t.name = ?1 AND t.id = ?2 AND t.fence = ?3 AND s.dead_at > ?4)";
+         WHERE t.name = ?1 AND t.id = ?2 AND t.fence = ?3 AND s.dead_at > ?4 \
+         AND t.weight = ?5 AND t.capacity = ?6)";
     let (ticket, fence) = (claim.ticket.to_bytes(), claim.fence.cast_signed());
-    c.prepare_cached(sql)?
-        .query_row(params![claim.name.as_str(), ticket, fence, micros(now)], |r| r.get(0))
+    let (weight, capacity) = (claim.mode.weight(), claim.mode.capacity());
+    let claim = params![claim.name.as_str(), ticket, fence, micros(now), weight, capacity];
+    c.prepare_cached(sql)?.query_row(claim, |r| r.get(0))
 }
 
 pub(super) fn read(c: &Connection, name: &Name) -> Result<Option<Cell>> {
