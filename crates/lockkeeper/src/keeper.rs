@@ -28,7 +28,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::OnceCell;
+use tokio::{sync::OnceCell, task::JoinHandle};
 
 /// The handle to a store of locks. Cheap to clone; all clones share their sessions.
 ///
@@ -67,7 +67,12 @@ struct Sessions {
     home: Option<Arc<Session>>,
     /// Sessions of fixed leases, each with one lock.
     leased: Vec<Weak<Session>>,
+    /// The tasks of all sessions that have not ended.
+    tasks: Vec<JoinHandle<()>>,
 }
+
+/// For how long closing waits for a store. What is not done then goes on in the background.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// Options for a [`Keeper`]. What a lock does not say for itself, it takes from here.
 #[derive(Clone, Debug)]
@@ -323,14 +328,22 @@ impl Keeper {
     pub async fn close(&self) {
         self.inner.closed.store(true, Ordering::Release);
         let _one_at_a_time = self.inner.closing.lock().await;
-        let Sessions { shared, home, leased } = std::mem::take(
-            &mut *self.inner.sessions.lock().unwrap_or_else(PoisonError::into_inner),
-        );
+        let Sessions { shared, home, leased, tasks } = std::mem::take(&mut *self.inner.sessions());
         let shared = shared.values().filter_map(|cell| cell.get());
         for session in leased.iter().chain(shared).filter_map(Weak::upgrade) {
-            session.close().await;
+            session.close();
         }
         drop(home);
+        // Also those whose last guard is gone: their tasks may still have something to finish.
+        let finished = async {
+            for task in tasks {
+                let _ = task.await;
+            }
+        };
+        tokio::select! {
+            () = finished => {}
+            () = self.inner.clock.sleep(CLOSE_MAX) => {}
+        }
     }
 
     pub(crate) fn times(&self) -> Times {
@@ -351,7 +364,7 @@ impl Inner {
         };
         // Closed while we opened: nobody else would end this session.
         if self.closed.load(Ordering::Acquire) {
-            session.close().await;
+            session.close();
             return Err(Error::Closed);
         }
         Ok(session)
@@ -396,7 +409,12 @@ impl Inner {
     async fn open(&self, times: Times) -> StoreResult<Arc<Session>> {
         // The keeper's renewal interval need not suit a lock with a ttl of its own.
         let renew = if times.ttl == self.times.ttl { self.renew } else { Renew::DEFAULT };
-        Session::open(&self.store, &self.clock, times, renew, self.owner.clone()).await
+        let owner = self.owner.clone();
+        let (session, task) = Session::open(&self.store, &self.clock, times, renew, owner).await?;
+        let mut sessions = self.sessions();
+        sessions.tasks.retain(|task| !task.is_finished());
+        sessions.tasks.push(task);
+        Ok(session)
     }
 }
 

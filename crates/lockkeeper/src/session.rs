@@ -6,7 +6,7 @@
 //! cannot hold up a renewal.
 
 use crate::{
-    clock::Clock,
+    clock::{Clock, Moment},
     desk::{Desk, Due, Grip, Lease},
     error::{Error, Loss, Outcome, Result, StoreError, Trouble},
     name::Name,
@@ -29,14 +29,12 @@ use std::{
 };
 use tokio::{
     sync::{mpsc, oneshot},
-    task::JoinSet,
+    task::{JoinHandle, JoinSet},
 };
 
 /// Pauses between attempts to do what must be done: leave, or listen again.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
-/// For how long closing waits for a store.
-const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// A request whose future was dropped half-way. The task awaits it, so that the leave which follows
 /// cannot overtake it.
@@ -45,7 +43,7 @@ pub(crate) type Unanswered = std::pin::Pin<Box<dyn Future<Output = StoreResult<E
 /// What is left to do for futures and guards that were dropped.
 pub(crate) enum Chore {
     Leave { request: Option<Unanswered>, leave: Leave },
-    Close(oneshot::Sender<()>),
+    Close,
 }
 
 /// A wish to be renewed now; told how the attempt went.
@@ -69,7 +67,7 @@ impl Session {
         times: Times,
         renew: Renew,
         owner: Owner,
-    ) -> StoreResult<Arc<Self>> {
+    ) -> StoreResult<(Arc<Self>, JoinHandle<()>)> {
         let (id, sent) = (SessionId::random(), clock.now());
         let Times { ttl, lock_delay } = times;
         let terms = store.open(Open { session: id, ttl, lock_delay, owner }).await?;
@@ -82,13 +80,15 @@ impl Session {
             store: store.clone(),
             terms,
             renew,
+            opened: sent,
             desk: Arc::clone(&desk),
             watchdog: Arc::clone(&watchdog),
             chores: chores.downgrade(),
         };
         let to_do = ToDo { chores: handed_over, store: store.clone(), desk: Arc::clone(&desk) };
-        tokio::spawn(tender.tend(to_do, asked));
-        Ok(Arc::new(Self { id, store: store.clone(), terms, desk, chores, renewals, watchdog }))
+        let task = tokio::spawn(tender.tend(to_do, asked));
+        let session = Self { id, store: store.clone(), terms, desk, chores, renewals, watchdog };
+        Ok((Arc::new(session), task))
     }
 
     pub(crate) fn place(&self, name: &Name, ticket: TicketId) -> Place {
@@ -138,16 +138,10 @@ impl Session {
         self.watchdog.store(false, Ordering::Release);
     }
 
-    /// Finishes what dropped futures have begun, and ends the session with all its tickets.
-    /// Not for ever: what a store that is away does not answer goes on in the background.
-    pub(crate) async fn close(&self) {
-        let (done, closed) = oneshot::channel();
-        if self.chores.send(Chore::Close(done)).is_ok() {
-            tokio::select! {
-                _ = closed => {}
-                () = self.desk.clock.sleep(CLOSE_MAX) => {}
-            }
-        }
+    /// Tells the task to finish what dropped futures have begun, and to end the session with all its
+    /// tickets.
+    pub(crate) fn close(&self) {
+        let _ = self.chores.send(Chore::Close);
     }
 }
 
@@ -174,6 +168,8 @@ struct Tender {
     store: AnyStore,
     terms: Terms,
     renew: Renew,
+    /// When the opening was sent.
+    opened: Moment,
     desk: Arc<Desk>,
     watchdog: Arc<AtomicBool>,
     /// Weak: the channel must end when all keepers and guards of the session are gone.
@@ -182,7 +178,7 @@ struct Tender {
 
 impl Tender {
     async fn tend(self, to_do: ToDo, asked: mpsc::UnboundedReceiver<Asker>) {
-        let closing = tokio::select! {
+        tokio::select! {
             why = self.renewing(asked) => {
                 // Nothing more is sent for a lost session: it only expires.
                 self.desk.lose(why);
@@ -190,18 +186,18 @@ impl Tender {
             }
             // The waiting loop was told by the store that the session is over.
             why = self.desk.lost() => return observe::session_lost(why, self.desk.held().len()),
-            closing = self.chores(to_do) => closing,
+            () = self.chores(to_do) => {}
             never = self.hints() => match never {},
             never = self.rechecks() => match never {},
             never = self.overholds() => match never {},
-        };
+        }
         // First the guards here, then the others in the line.
         self.desk.lose(Loss::Closed);
+        if self.desk.may_be_gone() {
+            return;
+        }
         if let Err(e) = self.store.close(self.id).await {
             observe::close_failed(&e);
-        }
-        if let Some(done) = closing {
-            let _ = done.send(());
         }
     }
 
@@ -210,7 +206,7 @@ impl Tender {
         let clock = &self.desk.clock;
         // The store may have granted less than was asked for.
         let interval = self.renew.interval(self.terms.ttl).min(self.terms.belief() / 2);
-        let mut next = clock.now() + interval;
+        let mut next = self.opened + interval;
         loop {
             let deadline = self.desk.deadline();
             let watchdog = self.watchdog.load(Ordering::Acquire);
@@ -266,22 +262,20 @@ impl Tender {
     }
 
     /// Finishes what was handed over, until the session is closed or nobody has it any more.
-    async fn chores(&self, mut to_do: ToDo) -> Option<oneshot::Sender<()>> {
+    async fn chores(&self, mut to_do: ToDo) {
         let mut work = JoinSet::new();
-        let closing = loop {
+        loop {
             tokio::select! {
                 chore = to_do.chores.recv() => match chore {
                     Some(Chore::Leave { request, leave }) => {
                         work.spawn(self.finish(request, leave));
                     }
-                    Some(Chore::Close(done)) => break Some(done),
-                    None => break None,
+                    Some(Chore::Close) | None => break,
                 },
                 Some(_) = work.join_next() => {}
             }
-        };
+        }
         while work.join_next().await.is_some() {}
-        closing
     }
 
     /// Awaits the request that may still put the ticket into its line, then leaves.

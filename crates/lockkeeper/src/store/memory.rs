@@ -103,7 +103,7 @@ struct State {
     sessions: HashMap<SessionId, Life>,
     lines: BTreeMap<Name, Vec<Row>>,
     cells: HashMap<Name, Cell>,
-    closed: HashMap<TicketId, Moment>,
+    closed: HashMap<(SessionId, TicketId), Moment>,
     news: Vec<Box<dyn FnOnce() + Send>>,
 }
 
@@ -303,7 +303,7 @@ impl State {
             Stand::Waiting(wait) => return Ok(Entered::Queued(wait)),
             Stand::Gone => {}
         }
-        if self.closed.contains_key(&ticket) {
+        if self.closed.contains_key(&(session, ticket)) {
             let what = "the ticket was closed before this request came";
             return Err(StoreError::not_applied(KIND, Trouble::TicketClosed, what));
         }
@@ -349,7 +349,7 @@ impl State {
     fn leave(&mut self, ask: &Leave, now: Moment) -> Left {
         let Place { session, name, ticket } = &ask.place;
         if ask.stray {
-            self.closed.insert(*ticket, now + STRAY_MAX);
+            self.closed.insert((*session, *ticket), now + STRAY_MAX);
         }
         let own = |r: &Row| r.id == *ticket && r.session == Some(*session);
         let Some(rows) = self.lines.get_mut(name) else { return Left::Gone };

@@ -19,7 +19,7 @@ use std::time::Duration;
 const SWEEP_SESSIONS: i64 = 4;
 const SWEEP_LINES: i64 = 64;
 
-const SESSION: &str = "SELECT expires, EXISTS(SELECT 1 FROM closed WHERE ticket = ?2) \
+const SESSION: &str = "SELECT expires, EXISTS(SELECT 1 FROM closed WHERE ticket = ?2 AND session = ?1) \
      FROM session WHERE id = ?1";
 const LINE: &str = "SELECT t.seq, t.id, t.session, t.weight, t.capacity, t.fence, \
      coalesce(t.hold_until, iif(t.fence IS NULL, s.expires, s.dead_at), 0) \
@@ -287,8 +287,8 @@ impl Tx<'_> {
         let (session, id) = (session.to_bytes(), ticket.to_bytes());
         if ask.stray {
             let until = micros(self.now + STRAY_MAX);
-            let sql = "INSERT OR REPLACE INTO closed VALUES(?1, ?2)";
-            self.c.prepare_cached(sql)?.execute(params![id, until])?;
+            let sql = "INSERT OR REPLACE INTO closed VALUES(?1, ?2, ?3)";
+            self.c.prepare_cached(sql)?.execute(params![id, session, until])?;
         }
         if let Some(keep) = ask.keep {
             let until = micros(self.now + keep);
@@ -336,8 +336,8 @@ impl Tx<'_> {
     /// Clears a few leftovers away.
     pub(super) fn sweep(&mut self) -> Result<()> {
         let now = micros(self.now);
-        let sql = "DELETE FROM closed WHERE ticket IN \
-             (SELECT ticket FROM closed WHERE until <= ?1 LIMIT ?2)";
+        let sql = "DELETE FROM closed WHERE (ticket, session) IN \
+             (SELECT ticket, session FROM closed WHERE until <= ?1 LIMIT ?2)";
         self.c.prepare_cached(sql)?.execute(params![now, SWEEP_LINES])?;
         let sql = "SELECT name FROM ticket WHERE hold_until <= ?1 LIMIT ?2";
         for name in self.names(sql, params![now, SWEEP_LINES])? {

@@ -47,8 +47,10 @@ CREATE INDEX ticket_hold ON ticket(hold_until) WHERE hold_until IS NOT NULL;
 
 -- Tickets that were left while a copy of their enter may still be under way.
 CREATE TABLE closed(
-  ticket BLOB    PRIMARY KEY,
-  until  INTEGER NOT NULL
+  ticket  BLOB    NOT NULL,
+  session BLOB    NOT NULL,
+  until   INTEGER NOT NULL,
+  PRIMARY KEY (ticket, session)
 ) WITHOUT ROWID;
 
 CREATE INDEX closed_until ON closed(until);

@@ -1,0 +1,174 @@
+//! The value that belongs to a name, written only under the name's lock.
+
+use crate::{
+    case::{Case, Verdict, cases},
+    hand::Hand,
+    tap::{Fate, Op},
+    world::{World, soon, until_length},
+};
+use lockkeeper::{
+    Error, Keeper, Loss, Store as _,
+    clock::Clock,
+    store::{CELL_MAX, Edited},
+};
+use std::time::Duration;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases!("cells":
+        [Cells] a_read_sees_the_last_write, a_value_outlives_its_lock, a_value_can_be_taken_away,
+            names_do_not_share_values, an_evicted_holder_cannot_write,
+            an_expired_holder_cannot_write, who_believes_no_more_writes_no_more,
+            the_largest_value_fits, a_failed_write_is_told;
+        [Cells, Fair] a_waiter_cannot_write;
+        [Cells, Durable] a_value_outlives_the_process;
+    )
+}
+
+/// What was written last is read, by everybody, with the fence of the grant.
+async fn a_read_sees_the_last_write(w: World) -> Verdict {
+    let (one, two) = (w.keeper().await, w.keeper().await);
+    assert_eq!(two.read("a").await?, None);
+    let guard = one.lock("a").try_now().await?.expect("free");
+    for value in [&b"one"[..], b"two", b"", &[0, 255, 10]] {
+        guard.write(value.to_vec()).await?;
+        let cell = two.read("a").await?.expect("a value");
+        assert_eq!((cell.bytes.as_slice(), cell.fence), (value, guard.fence()));
+    }
+    Ok(())
+}
+
+/// It stays when the lock is released, for the next holder to read and replace.
+async fn a_value_outlives_its_lock(w: World) -> Verdict {
+    let (one, two) = (w.keeper().await, w.keeper().await);
+    let first = one.lock("a").try_now().await?.expect("free");
+    first.write(b"one".to_vec()).await?;
+    let fence = first.fence();
+    first.release().await?;
+    one.close().await;
+    let second = two.lock("a").try_now().await?.expect("free");
+    assert_eq!(two.read("a").await?.expect("a value").fence, fence);
+    second.write(b"two".to_vec()).await?;
+    assert_eq!(two.read("a").await?.expect("a value").fence, second.fence());
+    Ok(())
+}
+
+/// All handles are gone, and the value is there again.
+async fn a_value_outlives_the_process(w: World) -> Verdict {
+    let keeper = w.keeper().await;
+    let guard = keeper.lock("a").try_now().await?.expect("free");
+    guard.write(b"kept".to_vec()).await?;
+    guard.release().await?;
+    keeper.close().await;
+    drop(keeper);
+    assert_eq!(w.keeper().await.read("a").await?.expect("a value").bytes, b"kept");
+    Ok(())
+}
+
+/// `None` takes the value away.
+async fn a_value_can_be_taken_away(w: World) -> Verdict {
+    let keeper = w.keeper().await;
+    let guard = keeper.lock("a").try_now().await?.expect("free");
+    guard.write(b"one".to_vec()).await?;
+    guard.write(None).await?;
+    assert_eq!(keeper.read("a").await?, None);
+    guard.write(b"two".to_vec()).await?;
+    assert_eq!(keeper.read("a").await?.expect("a value").bytes, b"two");
+    Ok(())
+}
+
+/// A value belongs to exactly one name.
+async fn names_do_not_share_values(w: World) -> Verdict {
+    let keeper = w.keeper().await;
+    for name in ["a", "A", "a ", "a/b"] {
+        let guard = keeper.lock(name).try_now().await?.expect("free");
+        guard.write(name.as_bytes().to_vec()).await?;
+    }
+    for name in ["a", "A", "a ", "a/b"] {
+        assert_eq!(keeper.read(name).await?.expect("a value").bytes, name.as_bytes());
+    }
+    assert_eq!(keeper.read("b").await?, None);
+    Ok(())
+}
+
+/// I13, I14: from the moment of its eviction, although it has not heard of it.
+async fn an_evicted_holder_cannot_write(w: World) -> Verdict {
+    let (one, two) = (w.keeper().await, w.keeper().await);
+    let guard = one.lock("a").try_now().await?.expect("free");
+    guard.write(b"mine".to_vec()).await?;
+    assert!(two.evict("a", guard.ticket()).await?);
+    let refused = guard.write(b"late".to_vec()).await;
+    assert!(matches!(refused, Err(Error::Lost { why: Loss::Evicted, .. })), "{refused:?}");
+    assert_eq!(two.read("a").await?.expect("a value").bytes, b"mine");
+    assert!(!guard.is_held(), "now it knows");
+    Ok(())
+}
+
+/// I2: its session has run out, whether or not somebody has come after it.
+async fn an_expired_holder_cannot_write(w: World) -> Verdict {
+    let store = w.store().await;
+    let silent = Hand::open_for(&store, w.short(), Duration::ZERO).await;
+    let held = silent.take("a").await;
+    assert_eq!(silent.write(&held, 1, b"mine").await, Edited::Done);
+    until_length(&store, "a", 0).await;
+    assert_eq!(silent.write(&held, 2, b"late").await, Edited::NotHeld);
+    let other = Hand::open(&store).await;
+    other.take("a").await;
+    assert_eq!(silent.write(&held, 3, b"later").await, Edited::NotHeld);
+    assert_eq!(store.read(held.name).await?.expect("a value").bytes, b"mine");
+    Ok(())
+}
+
+/// I5: the holder's own deadline has passed. Whatever the store would say, a write that returns `Ok`
+/// now would contradict the loss that the holder was told.
+async fn who_believes_no_more_writes_no_more(w: World) -> Verdict {
+    let (clock, tap) = (Clock::movable(), w.tap().await);
+    let keeper = Keeper::builder().clock(clock.clone()).over(tap.store())?;
+    let guard = keeper.lock("a").try_now().await?.expect("free");
+    guard.write(b"mine".to_vec()).await?;
+    clock.advance(Duration::from_secs(16));
+    assert!(!guard.is_held());
+    let refused = guard.write(b"late".to_vec()).await;
+    assert!(matches!(refused, Err(Error::Lost { .. })), "{refused:?}");
+    let refused = guard.annotate("late").await;
+    assert!(matches!(refused, Err(Error::Lost { .. })), "{refused:?}");
+    assert_eq!(tap.inner().read("a".parse()?).await?.expect("a value").bytes, b"mine");
+    Ok(())
+}
+
+/// Waiting is not holding.
+async fn a_waiter_cannot_write(w: World) -> Verdict {
+    let store = w.store().await;
+    let (one, two) = (Hand::open(&store).await, Hand::open(&store).await);
+    let held = one.take("a").await;
+    let (ticket, _) = two.queue("a").await;
+    let claim = lockkeeper::store::Claim { ticket, ..held.clone() };
+    assert_eq!(two.write(&claim, 1, b"x").await, Edited::NotHeld);
+    assert_eq!(two.annotate(&claim, 1, b"x").await, Edited::NotHeld);
+    assert_eq!(store.read(held.name).await?, None);
+    Ok(())
+}
+
+/// The bound is what it is said to be.
+async fn the_largest_value_fits(w: World) -> Verdict {
+    let keeper = w.keeper().await;
+    let guard = keeper.lock("a").try_now().await?.expect("free");
+    let value: Vec<u8> = (0..CELL_MAX).map(|i| (i % 251) as u8).collect();
+    guard.write(value.clone()).await?;
+    assert!(keeper.read("a").await?.expect("a value").bytes == value);
+    Ok(())
+}
+
+/// The store did not answer: the writer is told so, and the lock is not lost by it.
+async fn a_failed_write_is_told(w: World) -> Verdict {
+    let tap = w.tap().await;
+    let keeper = Keeper::over(tap.store());
+    let guard = keeper.lock("a").try_now().await?.expect("free");
+    tap.only(&[Op::Write], Fate::Lose);
+    let unknown = soon("the answer", guard.write(b"one".to_vec())).await;
+    assert!(matches!(unknown, Err(Error::Store(_))), "{unknown:?}");
+    assert!(guard.is_held());
+    tap.open_up();
+    guard.write(b"two".to_vec()).await?;
+    assert_eq!(keeper.read("a").await?.expect("a value").bytes, b"two");
+    Ok(())
+}

@@ -1,0 +1,161 @@
+//! Lock-delay: who ends without a word keeps others out a while longer; who says good-bye does not.
+
+use crate::{
+    case::{Case, Verdict, cases},
+    hand::Hand,
+    tap::{Fate, Op},
+    world::{World, eventually, length, soon},
+};
+use lockkeeper::{
+    Keeper, Store as _,
+    clock::Clock,
+    store::{Edited, Entered, Renewal},
+};
+use std::time::{Duration, Instant};
+
+const DELAY: Duration = Duration::from_millis(600);
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = cases!("delay":
+        [] an_abnormal_end_keeps_it_closed, a_clean_release_frees_at_once, a_clean_close_frees_at_once,
+            the_holder_gives_up_at_the_ttl, an_expired_session_cannot_renew_during_the_delay,
+            a_check_agrees_with_the_line;
+        [Fair] the_next_in_line_waits_it_out;
+    );
+    // On one thread both the deadline and the close are there when the session's task looks.
+    let late = cases!("delay": [] a_loss_noticed_late_still_keeps_it_closed);
+    cases.extend(late.into_iter().map(Case::on_one_thread));
+    cases
+}
+
+/// I8: nobody else is granted for TTL + D after the last renewal, on the store's clock.
+async fn an_abnormal_end_keeps_it_closed(w: World) -> Verdict {
+    let store = w.store().await;
+    let began = Instant::now();
+    let silent = Hand::open_for(&store, w.short(), DELAY).await;
+    assert!(silent.terms.lock_delay >= DELAY, "granted terms: {:?}", silent.terms);
+    let held = silent.take("a").await;
+    let other = Hand::open(&store).await;
+    eventually("free after the delay", async || {
+        matches!(other.contend("a").await.1, Entered::Granted { .. })
+    })
+    .await;
+    assert!(began.elapsed() >= w.short() + DELAY, "granted after {:?}", began.elapsed());
+    assert!(!other.check(&held).await);
+    Ok(())
+}
+
+/// I8, I15: the same for one who waits in line: granted, and not before.
+async fn the_next_in_line_waits_it_out(w: World) -> Verdict {
+    let store = w.store().await;
+    let began = Instant::now();
+    let silent = Hand::open_for(&store, w.short(), DELAY).await;
+    silent.take("a").await;
+    let next = w.keeper().await;
+    let guard = soon("the next one's turn", next.lock("a").into_future()).await?;
+    assert!(began.elapsed() >= w.short() + DELAY, "granted after {:?}", began.elapsed());
+    guard.release().await?;
+    Ok(())
+}
+
+/// I8: a release is no abnormal end.
+async fn a_clean_release_frees_at_once(w: World) -> Verdict {
+    let (one, two) = (w.keeper().await, w.keeper().await);
+    for _ in 0..3 {
+        let guard = one.lock("a").lock_delay(crate::LONG).try_now().await?.expect("free");
+        guard.release().await?;
+        two.lock("a").try_now().await?.expect("free at once").release().await?;
+    }
+    Ok(())
+}
+
+/// I8: nor is closing the keeper.
+async fn a_clean_close_frees_at_once(w: World) -> Verdict {
+    let (one, two) = (w.keeper().await, w.keeper().await);
+    let _guard = one.lock("a").lock_delay(crate::LONG).try_now().await?.expect("free");
+    one.close().await;
+    two.lock("a").try_now().await?.expect("free at once").release().await?;
+    Ok(())
+}
+
+/// I12: the delay is for the others. The holder itself stops believing at the TTL.
+async fn the_holder_gives_up_at_the_ttl(w: World) -> Verdict {
+    let tap = w.tap().await;
+    let keeper = Keeper::builder().ttl(w.short()).lock_delay(crate::LONG).over(tap.store())?;
+    let guard = keeper.lock("a").try_now().await?.expect("free");
+    assert!(guard.remaining() <= w.short());
+    tap.only(&[Op::Renew], Fate::Vanish);
+    soon("the loss", guard.lost()).await;
+    assert_eq!(length(tap.inner(), "a").await, 1, "the store still keeps the lock closed");
+    Ok(())
+}
+
+/// I5: the store still has the tickets, but the session is over for its owner.
+async fn an_expired_session_cannot_renew_during_the_delay(w: World) -> Verdict {
+    let store = w.store().await;
+    let silent = Hand::open_for(&store, w.short(), crate::LONG).await;
+    silent.take("a").await;
+    let began = Instant::now();
+    tokio::time::sleep(w.short()).await;
+    while began.elapsed() < silent.terms.ttl + Duration::from_millis(50) {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..3 {
+        assert_eq!(silent.renew().await, Renewal::Lost);
+    }
+    assert_eq!(length(&store, "a").await, 1, "closed for the delay");
+    Ok(())
+}
+
+/// I13: while `check` says yes nobody else holds the lock; once it has said no it never says yes.
+async fn a_check_agrees_with_the_line(w: World) -> Verdict {
+    let store = w.store().await;
+    let silent = Hand::open_for(&store, w.short(), DELAY).await;
+    let held = silent.take("a").await;
+    let other = Hand::open(&store).await;
+    let mut was_no = false;
+    eventually("a successor", async || {
+        let yes = other.check(&held).await;
+        assert!(!(was_no && yes), "it said no before");
+        was_no = !yes;
+        let granted = matches!(other.contend("a").await.1, Entered::Granted { .. });
+        assert!(!(granted && other.check(&held).await), "two held it at once");
+        granted
+    })
+    .await;
+    assert!(!other.check(&held).await);
+    if w.can().cells {
+        assert_eq!(silent.write(&held, 1, b"late").await, Edited::NotHeld);
+        assert_eq!(store.read(held.name).await?, None);
+    }
+    Ok(())
+}
+
+/// I8: the process slept past its deadline and notices only when it drops its guard and closes. The
+/// others must not feel that: a late leave or close would cut the delay short.
+async fn a_loss_noticed_late_still_keeps_it_closed(w: World) -> Verdict {
+    for round in 0..24 {
+        let (clock, tap) = (Clock::movable(), w.tap().await);
+        let builder = Keeper::builder().clock(clock.clone()).lock_delay(crate::LONG);
+        let keeper = builder.over(tap.store())?;
+        let name = format!("a {round}");
+        let guard = keeper.lock(&name).try_now().await?.expect("free");
+        clock.advance(Duration::from_secs(16));
+        match round % 3 {
+            0 => soon("the close", keeper.close()).await,
+            1 => {
+                drop(guard);
+                soon("the close", keeper.close()).await;
+            }
+            _ => drop((guard, keeper)),
+        }
+        // Long enough for whatever was begun to be done.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let late = [Op::Leave, Op::LeaveNow, Op::Close, Op::Renew];
+        let sent: Vec<_> =
+            tap.log().into_iter().map(|c| c.op).filter(|op| late.contains(op)).collect();
+        assert_eq!(sent, [], "sent for a session past its deadline, in round {round}");
+        assert_eq!(length(tap.inner(), &name).await, 1);
+    }
+    Ok(())
+}

@@ -1,0 +1,278 @@
+//! One lease, one renewal, many tickets; and when it ends, all of them end.
+
+use crate::{
+    case::{Case, Verdict, cases},
+    ear::Hearing,
+    hand::Hand,
+    tap::{Fate, Op, Tapped},
+    world::{World, eventually, length, soon, tickets, until_length},
+};
+use lockkeeper::{
+    Guard, Keeper, Loss, Mode, Renew, Store as _, TicketId, Trouble,
+    store::{Edited, Entered, Left, Manner, Renewal, Stand},
+};
+use std::{sync::Arc, time::Duration};
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases!("session":
+        [] closing_ends_all_its_tickets, expiry_ends_all_its_tickets,
+            an_expired_session_is_never_revived, the_dead_stay_dead,
+            a_renewed_session_lives_on, one_renewal_serves_a_thousand_locks,
+            locks_of_the_same_times_share_a_session, a_ghost_is_left,
+            an_eviction_is_seen_within_one_renewal, a_session_ended_elsewhere_is_lost,
+            an_own_ttl_has_its_own_rhythm, nothing_is_sent_for_a_session_that_the_store_has_ended,
+            a_version_changes_only_when_others_interfere;
+        [Fair] a_closed_session_hands_over_at_once;
+    )
+}
+
+/// I11: whatever it held or waited for.
+async fn closing_ends_all_its_tickets(w: World) -> Verdict {
+    let store = w.store().await;
+    let (one, two) = (Hand::open(&store).await, Hand::open(&store).await);
+    let other = two.take("b").await;
+    for name in ["a", "c"] {
+        one.take(name).await;
+    }
+    if w.can().fair {
+        one.queue("b").await;
+        assert_eq!(one.all().await.len(), 3);
+    }
+    one.close().await;
+    assert_eq!(tickets(&store).await, 1, "only the other's is left");
+    assert!(two.check(&other).await);
+    assert_eq!(one.renew().await, Renewal::Lost);
+    assert_eq!(one.all().await, []);
+    let entered = one.enter("a", TicketId::random(), Mode::Exclusive, Manner::Contend).await;
+    assert_eq!(entered.expect_err("the session is over").trouble, Trouble::SessionOver);
+    Ok(())
+}
+
+/// I11, I7: a clean end frees at once, whatever the lock-delay.
+async fn a_closed_session_hands_over_at_once(w: World) -> Verdict {
+    let store = w.store().await;
+    let one = Hand::open_for(&store, crate::LONG, crate::LONG).await;
+    let two = Hand::open(&store).await;
+    one.take("a").await;
+    let (next, _) = two.queue("a").await;
+    one.close().await;
+    assert!(matches!(two.stand("a", next).await, Stand::Granted { .. }));
+    Ok(())
+}
+
+/// I11: when the first of its tickets gives way, the others do in the same moment.
+async fn expiry_ends_all_its_tickets(w: World) -> Verdict {
+    let store = w.store().await;
+    let silent = Hand::open_for(&store, w.short(), Duration::ZERO).await;
+    let names = ["a", "b", "c", "d"];
+    for name in names {
+        silent.take(name).await;
+    }
+    let other = Hand::open(&store).await;
+    eventually("the silent session's first lock is free", async || {
+        matches!(other.contend(names[0]).await.1, Entered::Granted { .. })
+    })
+    .await;
+    for name in &names[1..] {
+        other.take(name).await;
+    }
+    assert_eq!(silent.renew().await, Renewal::Lost);
+    assert_eq!(silent.all().await, []);
+    Ok(())
+}
+
+/// I5: also if nobody has come in the meantime.
+async fn an_expired_session_is_never_revived(w: World) -> Verdict {
+    let store = w.store().await;
+    let silent = Hand::open_for(&store, w.short(), Duration::ZERO).await;
+    let held = silent.take("a").await;
+    until_length(&store, "a", 0).await;
+    for _ in 0..3 {
+        assert_eq!(silent.renew().await, Renewal::Lost);
+        let entered = silent.enter("a", held.ticket, Mode::Exclusive, Manner::Contend).await;
+        assert_eq!(entered.expect_err("the session is over").trouble, Trouble::SessionOver);
+        assert!(!silent.check(&held).await);
+    }
+    assert_eq!(tickets(&store).await, 0);
+    Ok(())
+}
+
+/// I5: after somebody was granted over its expired ticket, the old session can do nothing.
+async fn the_dead_stay_dead(w: World) -> Verdict {
+    let store = w.store().await;
+    let old = Hand::open_for(&store, w.short(), Duration::ZERO).await;
+    let before = old.take("a").await;
+    let new = Hand::open(&store).await;
+    until_length(&store, "a", 0).await;
+    let after = new.take("a").await;
+    assert_eq!(old.renew().await, Renewal::Lost);
+    assert_eq!(old.leave("a", before.ticket).await, Left::Gone);
+    assert_eq!(old.annotate(&before, 1, b"x").await, Edited::NotHeld);
+    if w.can().cells {
+        assert_eq!(old.write(&before, 1, b"x").await, Edited::NotHeld);
+    }
+    assert_eq!(old.stand("a", before.ticket).await, Stand::Gone);
+    old.close().await;
+    assert!(new.check(&after).await && !new.check(&before).await);
+    Ok(())
+}
+
+/// I5: a renewal in time is good for another TTL, many times over.
+async fn a_renewed_session_lives_on(w: World) -> Verdict {
+    let keeper = w.keeper_for(w.steady()).await;
+    let guard = keeper.lock("a").try_now().await?.expect("free");
+    let began = std::time::Instant::now();
+    let other = w.keeper().await;
+    while began.elapsed() < w.steady() * 3 / 2 {
+        assert!(guard.is_held(), "lost after {:?}: {:?}", began.elapsed(), guard.health());
+        assert!(other.check(&guard.sequencer()).await?);
+        assert!(other.lock("a").try_now().await?.is_none());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    guard.release().await?;
+    Ok(())
+}
+
+/// However many locks there are, a renewal is one request.
+async fn one_renewal_serves_a_thousand_locks(w: World) -> Verdict {
+    let tap = w.tap().await;
+    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    let mut guards = Vec::new();
+    for i in 0..1_000 {
+        guards.push(keeper.lock(format!("name {i}")).try_now().await?.expect("free"));
+    }
+    let (began, before) = (std::time::Instant::now(), tap.count(Op::Renew));
+    eventually("two more renewals", async || tap.count(Op::Renew) >= before + 2).await;
+    // Between the first and the second of them lies one interval, a third of the TTL.
+    assert!(began.elapsed() > w.steady() / 4, "2 renewals in {:?}", began.elapsed());
+    assert_eq!(tap.sessions().len(), 1);
+    assert!(guards.iter().all(Guard::is_held));
+    keeper.close().await;
+    assert_eq!(tickets(tap.inner()).await, 0);
+    Ok(())
+}
+
+/// Also when all come at once and the session is not open yet; another TTL is another session.
+async fn locks_of_the_same_times_share_a_session(w: World) -> Verdict {
+    let tap = w.tap().await;
+    tap.only(&[Op::Open], Fate::Pend { before: 3, after: 3 });
+    let keeper = Keeper::over(tap.store());
+    let mut tasks = tokio::task::JoinSet::new();
+    for i in 0..20 {
+        let lock = keeper.lock(format!("name {i}"));
+        tasks.spawn(async move { lock.try_now().await });
+    }
+    let guards: Result<Vec<_>, _> = tasks.join_all().await.into_iter().collect();
+    assert!(guards?.iter().all(Option::is_some));
+    assert_eq!(tap.sessions().len(), 1);
+    let _other = keeper.lock("b").ttl(Duration::from_secs(40)).try_now().await?.expect("free");
+    let _same = keeper.lock("c").ttl(Duration::from_secs(40)).try_now().await?.expect("free");
+    assert_eq!(tap.sessions().len(), 2);
+    Ok(())
+}
+
+/// A ticket that the store has and nobody here knows of is left, so that it holds up no line.
+async fn a_ghost_is_left(w: World) -> Verdict {
+    let tap = w.tap().await;
+    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    let known = keeper.lock("known").try_now().await?.expect("free");
+    let ghost = Hand { session: tap.sessions()[0], ..Hand::open(tap.inner()).await };
+    ghost.take("haunted").await;
+    until_length(tap.inner(), "haunted", 0).await;
+    // Once more, when the tickets have been compared already: another's interference shows it.
+    ghost.take("haunted").await;
+    let doomed = keeper.lock("doomed").try_now().await?.expect("free");
+    assert!(w.keeper().await.evict("doomed", doomed.ticket()).await?);
+    until_length(tap.inner(), "haunted", 0).await;
+    assert!(known.is_held());
+    known.release().await?;
+    Ok(())
+}
+
+/// I14: with hints and without, the holder hears of its eviction from its next renewal.
+async fn an_eviction_is_seen_within_one_renewal(w: World) -> Verdict {
+    for hearing in [Hearing::Good, Hearing::Deaf] {
+        let tap = w.tap().await;
+        tap.hearing(hearing);
+        let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+        let (kept, guard) = (take(&keeper, "kept").await, take(&keeper, "a").await);
+        let before = tap.count(Op::Renew);
+        assert!(w.keeper().await.evict("a", guard.ticket()).await?);
+        assert_eq!(soon("the loss", guard.lost()).await, Loss::Evicted);
+        // One may have been under way already.
+        assert!(tap.count(Op::Renew) <= before + 2, "{hearing:?}");
+        assert!(!guard.is_held() && kept.is_held(), "only the evicted one is lost");
+        assert!(guard.release().await.is_err());
+        kept.release().await?;
+    }
+    Ok(())
+}
+
+async fn take(keeper: &Keeper, name: &str) -> Guard {
+    keeper.lock(name).try_now().await.expect("an answer").expect("free")
+}
+
+/// A session that was closed behind its back is lost with the next renewal, and so are its locks.
+async fn a_session_ended_elsewhere_is_lost(w: World) -> Verdict {
+    let tap = w.tap().await;
+    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    let guards = [take(&keeper, "a").await, take(&keeper, "b").await];
+    tap.inner().close(tap.sessions()[0]).await?;
+    for guard in &guards {
+        assert_eq!(soon("the loss", guard.lost()).await, Loss::SessionGone);
+    }
+    // The keeper goes on with a new session.
+    let again = take(&keeper, "a").await;
+    assert!(again.fence() > guards[0].fence());
+    assert_eq!(tap.sessions().len(), 2);
+    Ok(())
+}
+
+/// A keeper's slow renewal interval is not used for a lock with a short TTL of its own.
+async fn an_own_ttl_has_its_own_rhythm(w: World) -> Verdict {
+    let tap = w.tap().await;
+    let renew = Renew { interval: Some(Duration::from_secs(20)), ..Renew::DEFAULT };
+    let keeper = Keeper::builder().ttl(Duration::from_secs(60)).renew(renew).over(tap.store())?;
+    let guard = keeper.lock("a").ttl(w.steady()).try_now().await?.expect("free");
+    eventually("two renewals", async || tap.count(Op::Renew) >= 2).await;
+    assert!(guard.is_held());
+    Ok(())
+}
+
+/// I5: the store has said that the session is over; nothing more is sent for it.
+async fn nothing_is_sent_for_a_session_that_the_store_has_ended(w: World) -> Verdict {
+    let tap = w.tap().await;
+    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    let guard = take(&keeper, "a").await;
+    let session = tap.sessions()[0];
+    tap.inner().close(session).await?;
+    let refused = keeper.lock("b").try_now().await;
+    assert!(refused.is_err(), "the store says that the session is over: {refused:?}");
+    assert_eq!(soon("the loss", guard.lost()).await, Loss::SessionGone);
+    let said = requests_for(&tap, session);
+    drop(guard);
+    // Longer than to the next renewal, had there been one.
+    tokio::time::sleep(w.steady() / 2).await;
+    keeper.close().await;
+    assert_eq!(requests_for(&tap, session), said);
+    Ok(())
+}
+
+fn requests_for(tap: &Arc<Tapped>, session: lockkeeper::SessionId) -> Vec<Op> {
+    tap.log().iter().filter(|c| c.session == Some(session)).map(|c| c.op).collect()
+}
+
+/// What the session does itself leaves the version as it is; an eviction changes it.
+async fn a_version_changes_only_when_others_interfere(w: World) -> Verdict {
+    let store = w.store().await;
+    let hand = Hand::open(&store).await;
+    let before = hand.renew().await;
+    let (a, b) = (hand.take("a").await, hand.take("b").await);
+    assert_eq!(hand.renew().await, before, "entering is its own doing");
+    hand.leave("a", a.ticket).await;
+    assert_eq!(hand.renew().await, before, "leaving is its own doing");
+    assert!(store.evict(b.name.clone(), b.ticket).await?);
+    assert_ne!(hand.renew().await, before, "an eviction is not");
+    assert_eq!(length(&store, "b").await, 0);
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! A file that checks fences, for several processes.
+
+use nix::fcntl::{Flock, FlockArg};
+use std::{
+    fs::File,
+    io::{Error, ErrorKind, Read as _, Result, Write as _},
+    path::Path,
+};
+
+/// Appends an entry on behalf of a grant; says whether it was accepted. An entry with a lower fence
+/// than one before is refused, so the file never goes back in time.
+///
+/// # Errors
+/// Those of the file.
+pub fn append(path: &Path, fence: u64, value: &str) -> Result<bool> {
+    let mut file = open(path)?;
+    let highest = entries(&mut file)?.iter().map(|(fence, _)| *fence).max().unwrap_or(0);
+    if fence < highest {
+        return Ok(false);
+    }
+    writeln!(file, "{fence} {value}")?;
+    Ok(true)
+}
+
+/// All entries that were accepted, in order.
+///
+/// # Errors
+/// Those of the file.
+pub fn read(path: &Path) -> Result<Vec<(u64, String)>> {
+    entries(&mut *open(path)?)
+}
+
+/// The file, to oneself: check and append must be one step.
+fn open(path: &Path) -> Result<Flock<File>> {
+    let file = File::options().read(true).append(true).create(true).open(path)?;
+    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| e.into())
+}
+
+fn entries(file: &mut File) -> Result<Vec<(u64, String)>> {
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    let entry = |line: &str| {
+        let (fence, value) = line.split_once(' ')?;
+        Some((fence.parse().ok()?, value.to_owned()))
+    };
+    let garbled = || Error::new(ErrorKind::InvalidData, "not a ledger");
+    text.lines().map(|line| entry(line).ok_or_else(garbled)).collect()
+}

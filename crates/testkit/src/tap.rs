@@ -1,0 +1,341 @@
+//! A store with a tap on it: sees every request, and decides what becomes of it.
+
+use crate::ear::{Ear, Hearing};
+use lockkeeper::{
+    Capabilities, Line, Name, SessionId, Store, StoreError, TicketId, Trouble,
+    store::{
+        AnyStore, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look, Open,
+        Renewal, Stand, StoreId, StoreResult, Terms, Which,
+    },
+};
+use std::{
+    fmt,
+    future::pending,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{sync::Notify, task::yield_now, time::sleep};
+
+/// The kinds of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names are those of the store's operations")]
+pub enum Op {
+    Open,
+    Renew,
+    Close,
+    Enter,
+    /// A poll for some tickets.
+    PollThese,
+    /// A poll for all tickets of the session.
+    PollAll,
+    Leave,
+    LeaveNow,
+    Annotate,
+    Look,
+    Check,
+    Read,
+    Write,
+    Evict,
+}
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Its kind.
+    pub op: Op,
+    /// On whose behalf.
+    pub session: Option<SessionId>,
+    /// About which ticket.
+    pub ticket: Option<TicketId>,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It arrives and is answered.
+    Pass,
+    /// It never arrives, and the sender is told so.
+    Refuse,
+    /// It arrives, but the answer is lost: the sender cannot know.
+    Lose,
+    /// It never arrives, and no answer comes.
+    Vanish,
+    /// It arrives, and no answer comes.
+    Silence,
+    /// It arrives, and the answer is kept back until it is [let go](Tapped::let_go).
+    Hold,
+    /// It arrives twice; the first answer counts.
+    Twice,
+    /// It takes its time on the way, and the answer too.
+    Slow {
+        /// On the way.
+        before: Duration,
+        /// On the way back.
+        after: Duration,
+    },
+    /// As slow, but in polls of the sender's future instead of time.
+    Pend {
+        /// On the way.
+        before: usize,
+        /// On the way back.
+        after: usize,
+    },
+}
+
+/// Decides what becomes of each request.
+pub type Plan = Arc<dyn Fn(&Call) -> Fate + Send + Sync>;
+
+/// A store with a tap on it.
+pub struct Tapped {
+    inner: AnyStore,
+    plan: Mutex<Plan>,
+    log: Mutex<Vec<Call>>,
+    held_back: Notify,
+    ear: Arc<Ear>,
+}
+
+impl Tapped {
+    /// Taps this store. At first everything passes.
+    pub fn on(inner: impl Store) -> Arc<Self> {
+        Arc::new(Self {
+            inner: AnyStore::new(inner),
+            plan: Mutex::new(Arc::new(|_| Fate::Pass)),
+            log: Mutex::default(),
+            held_back: Notify::new(),
+            ear: Arc::default(),
+        })
+    }
+
+    /// The store as others see it through the tap.
+    #[must_use]
+    pub fn store(self: &Arc<Self>) -> AnyStore {
+        AnyStore::shared(Arc::clone(self))
+    }
+
+    /// The store behind the tap.
+    #[must_use]
+    pub fn inner(&self) -> &AnyStore {
+        &self.inner
+    }
+
+    /// From now on `plan` decides.
+    pub fn plan(&self, plan: impl Fn(&Call) -> Fate + Send + Sync + 'static) {
+        *locked(&self.plan) = Arc::new(plan);
+    }
+
+    /// From now on everything passes.
+    pub fn open_up(&self) {
+        self.plan(|_| Fate::Pass);
+    }
+
+    /// From now on requests of these kinds have this fate, and all others pass.
+    pub fn only(&self, ops: &'static [Op], fate: Fate) {
+        self.plan(move |call| if ops.contains(&call.op) { fate } else { Fate::Pass });
+    }
+
+    /// Lets the answers go that are kept back now.
+    pub fn let_go(&self) {
+        self.held_back.notify_waiters();
+    }
+
+    /// Decides what becomes of the hints from now on.
+    pub fn hearing(&self, hearing: Hearing) {
+        self.ear.set(hearing);
+    }
+
+    /// What is known of the hints.
+    #[must_use]
+    pub fn ear(&self) -> &Ear {
+        &self.ear
+    }
+
+    /// All requests so far.
+    #[must_use]
+    pub fn log(&self) -> Vec<Call> {
+        locked(&self.log).clone()
+    }
+
+    /// How many requests of this kind there were so far.
+    #[must_use]
+    pub fn count(&self, op: Op) -> usize {
+        locked(&self.log).iter().filter(|call| call.op == op).count()
+    }
+
+    /// The sessions that were asked for, in order.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<SessionId> {
+        let log = locked(&self.log);
+        log.iter().filter(|call| call.op == Op::Open).filter_map(|call| call.session).collect()
+    }
+
+    fn decide(&self, op: Op, session: Option<SessionId>, ticket: Option<TicketId>) -> Fate {
+        let call = Call { op, session, ticket };
+        let plan = Arc::clone(&locked(&self.plan));
+        let fate = plan(&call);
+        locked(&self.log).push(call);
+        fate
+    }
+
+    async fn pass<T, F>(&self, fate: Fate, send: impl Fn() -> F + Send + Sync) -> StoreResult<T>
+    where
+        T: Send,
+        F: Future<Output = StoreResult<T>> + Send,
+    {
+        match fate {
+            Fate::Pass => send().await,
+            Fate::Refuse => Err(self.refused()),
+            Fate::Lose => {
+                let _ = send().await;
+                Err(self.lost())
+            }
+            Fate::Vanish => pending().await,
+            Fate::Silence => {
+                let _ = send().await;
+                pending().await
+            }
+            Fate::Hold => {
+                let answer = send().await;
+                self.held_back.notified().await;
+                answer
+            }
+            Fate::Twice => {
+                let answer = send().await;
+                let _ = send().await;
+                answer
+            }
+            Fate::Slow { before, after } => {
+                sleep(before).await;
+                let answer = send().await;
+                sleep(after).await;
+                answer
+            }
+            Fate::Pend { before, after } => {
+                yield_for(before).await;
+                let answer = send().await;
+                yield_for(after).await;
+                answer
+            }
+        }
+    }
+
+    fn refused(&self) -> StoreError {
+        StoreError::not_applied(self.inner.kind(), Trouble::Unavailable, "refused by the tap")
+    }
+
+    fn lost(&self) -> StoreError {
+        StoreError::unknown(self.inner.kind(), Trouble::Unavailable, "answer lost by the tap")
+    }
+}
+
+async fn yield_for(polls: usize) {
+    for _ in 0..polls {
+        yield_now().await;
+    }
+}
+
+/// A panic elsewhere in the case must not hide behind a poisoned lock.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl fmt::Debug for Tapped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tapped").field(&self.inner).finish()
+    }
+}
+
+impl Store for Tapped {
+    fn kind(&self) -> &'static str {
+        self.inner.kind()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn id(&self) -> StoreId {
+        self.inner.id()
+    }
+
+    async fn open(&self, ask: Open) -> StoreResult<Terms> {
+        let fate = self.decide(Op::Open, Some(ask.session), None);
+        self.pass(fate, || self.inner.open(ask.clone())).await
+    }
+
+    async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
+        let fate = self.decide(Op::Renew, Some(session), None);
+        self.pass(fate, || self.inner.renew(session)).await
+    }
+
+    async fn close(&self, session: SessionId) -> StoreResult<()> {
+        let fate = self.decide(Op::Close, Some(session), None);
+        self.pass(fate, || self.inner.close(session)).await
+    }
+
+    async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
+        let fate = self.decide(Op::Enter, Some(ask.place.session), Some(ask.place.ticket));
+        self.pass(fate, || self.inner.enter(ask.clone())).await
+    }
+
+    async fn poll(
+        &self,
+        session: SessionId,
+        which: Which,
+    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        let op = if matches!(which, Which::All) { Op::PollAll } else { Op::PollThese };
+        let fate = self.decide(op, Some(session), None);
+        self.pass(fate, || self.inner.poll(session, which.clone())).await
+    }
+
+    async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
+        self.inner.hints(session, self.ear.before(to)).await
+    }
+
+    async fn leave(&self, ask: Leave) -> StoreResult<Left> {
+        let fate = self.decide(Op::Leave, Some(ask.place.session), Some(ask.place.ticket));
+        self.pass(fate, || self.inner.leave(ask.clone())).await
+    }
+
+    fn leave_now(&self, ask: &Leave) -> bool {
+        let fate = self.decide(Op::LeaveNow, Some(ask.place.session), Some(ask.place.ticket));
+        !matches!(fate, Fate::Refuse | Fate::Vanish) && self.inner.leave_now(ask)
+    }
+
+    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+        let fate = self.decide(Op::Annotate, Some(edit.place.session), Some(edit.place.ticket));
+        self.pass(fate, || self.inner.annotate(edit.clone())).await
+    }
+
+    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+        let fate = self.decide(Op::Look, None, None);
+        self.pass(fate, || self.inner.look(which.clone())).await
+    }
+
+    async fn check(&self, claim: Claim) -> StoreResult<bool> {
+        let fate = self.decide(Op::Check, None, Some(claim.ticket));
+        self.pass(fate, || self.inner.check(claim.clone())).await
+    }
+
+    async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
+        let fate = self.decide(Op::Read, None, None);
+        self.pass(fate, || self.inner.read(name.clone())).await
+    }
+
+    async fn write(&self, edit: Edit) -> StoreResult<Edited> {
+        let fate = self.decide(Op::Write, Some(edit.place.session), Some(edit.place.ticket));
+        self.pass(fate, || self.inner.write(edit.clone())).await
+    }
+
+    async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
+        let fate = self.decide(Op::Evict, None, Some(ticket));
+        self.pass(fate, || self.inner.evict(name.clone(), ticket)).await
+    }
+
+    fn forget(&self, session: SessionId) {
+        self.inner.forget(session);
+    }
+
+    fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
+        self.inner.native(claim)
+    }
+}

@@ -1,0 +1,155 @@
+//! What a case works with: fresh data, handles to it, and patience.
+
+use crate::{
+    subject::{Site, Subject},
+    tap::Tapped,
+};
+use lockkeeper::{
+    Builder, Capabilities, Keeper, Line, Name, Store as _,
+    store::{AnyStore, Look},
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How long a condition may take to come true on a slow and noisy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The pause between two looks at a condition.
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// The fresh data of one case.
+#[derive(Debug)]
+pub struct World {
+    site: Site,
+    can: Capabilities,
+    short: Duration,
+    taker: Option<PathBuf>,
+}
+
+impl World {
+    pub(crate) async fn new(subject: &Subject, taker: Option<PathBuf>) -> anyhow::Result<Self> {
+        let site = subject.site().await?;
+        Ok(Self { site, can: subject.can(), short: subject.short(), taker })
+    }
+
+    /// What the subject claims to be able to do.
+    #[must_use]
+    pub fn can(&self) -> Capabilities {
+        self.can
+    }
+
+    /// The TTL of a session whose expiry is awaited.
+    #[must_use]
+    pub fn short(&self) -> Duration {
+        self.short
+    }
+
+    /// A TTL that must not run out by the noise of the machine, renewed every second.
+    #[must_use]
+    pub fn steady(&self) -> Duration {
+        self.short.max(Duration::from_secs(3))
+    }
+
+    /// One more handle to the data, as another process has it.
+    pub async fn store(&self) -> AnyStore {
+        self.site.open().await.expect("the store can be opened once more")
+    }
+
+    /// A keeper over a handle of its own.
+    pub async fn keeper(&self) -> Keeper {
+        Keeper::over(self.store().await)
+    }
+
+    /// A keeper over a handle of its own, with this TTL.
+    pub async fn keeper_for(&self, ttl: Duration) -> Keeper {
+        self.build(Keeper::builder().ttl(ttl)).await
+    }
+
+    /// A keeper over a handle of its own, with these options.
+    pub async fn build(&self, builder: Builder) -> Keeper {
+        builder.over(self.store().await).expect("the options make sense")
+    }
+
+    /// A handle of its own with a tap on it.
+    pub async fn tap(&self) -> Arc<Tapped> {
+        Tapped::on(self.store().await)
+    }
+
+    /// Where other processes reach the data.
+    ///
+    /// # Panics
+    /// If they cannot.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.site.address().expect("the case needs processes, so the site has a URL")
+    }
+
+    pub(crate) fn taker(&self) -> &Path {
+        self.taker.as_deref().expect("the case needs processes, so there is a taker")
+    }
+}
+
+/// The line of this name, as the store shows it.
+pub async fn line(store: &AnyStore, name: &str) -> Option<Line> {
+    let name = Name::new(name).expect("a good name");
+    store.look(Look::Exact(name)).await.expect("a look").pop()
+}
+
+/// How many tickets stand in the line of this name.
+pub async fn length(store: &AnyStore, name: &str) -> usize {
+    line(store, name).await.map_or(0, |line| line.tickets.len())
+}
+
+/// How many tickets wait in the line of this name.
+pub async fn waiters(store: &AnyStore, name: &str) -> usize {
+    line(store, name).await.map_or(0, |line| line.waiters().count())
+}
+
+/// How many tickets stand in all lines together.
+pub async fn tickets(store: &AnyStore) -> usize {
+    let all = Look::Prefix { prefix: String::new(), after: None };
+    let lines = store.look(all).await.expect("a look");
+    lines.iter().map(|line| line.tickets.len()).sum()
+}
+
+/// Waits until so many tickets stand in the line of this name.
+///
+/// # Panics
+/// If that does not come true.
+pub async fn until_length(store: &AnyStore, name: &str, wanted: usize) {
+    let what = format!("{wanted} tickets stand in the line {name:?}");
+    eventually(&what, async || length(store, name).await == wanted).await;
+}
+
+/// Waits until no ticket is left anywhere.
+///
+/// # Panics
+/// If that does not come true.
+pub async fn until_empty(store: &AnyStore) {
+    eventually("no ticket is left", async || tickets(store).await == 0).await;
+}
+
+/// Waits until the condition holds.
+///
+/// # Panics
+/// If that takes so long that it will not.
+pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition().await {
+        assert!(Instant::now() < end, "still not so after {PATIENCE:?}: {what}");
+        tokio::time::sleep(GLANCE).await;
+    }
+}
+
+/// Awaits something that must come soon, on the scale of a slow and noisy machine.
+///
+/// # Panics
+/// If it does not.
+pub async fn soon<T>(what: &str, future: impl Future<Output = T> + Send) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(out) => out,
+        Err(_) => panic!("did not come within {PATIENCE:?}: {what}"),
+    }
+}
