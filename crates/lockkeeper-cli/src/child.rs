@@ -1,0 +1,145 @@
+//! The command while it runs: its process group, its stops and its end.
+//!
+//! Its leader is not reaped before all is over. As long as it is a zombie its number cannot
+//! be given to somebody else, so a signal to the group never hits a stranger.
+
+use crate::{procfs, shim};
+use lockkeeper::clock::Clock;
+use nix::{
+    errno::Errno,
+    sys::{
+        signal::{Signal, killpg},
+        wait::{Id, WaitPidFlag, WaitStatus, waitid},
+    },
+    unistd::Pid,
+};
+use std::{
+    ffi::OsString,
+    io,
+    process::{self, ExitStatus},
+    time::Duration,
+};
+use tokio::signal::unix::{self, SignalKind};
+
+/// From one look at a group that is being ended to the next. Nobody tells us about processes that
+/// are not our children.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What has become of the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It was stopped by this signal.
+    Stopped(Signal),
+    /// It has ended. How is told by [`Child::reap`].
+    Ended,
+}
+
+/// The command, running. Dropped before its end, it is killed with its whole group: if we fail, it
+/// must not run on without anybody to watch the lock.
+#[derive(Debug)]
+pub(crate) struct Child {
+    process: process::Child,
+    group: Pid,
+    changes: unix::Signal,
+    reaped: bool,
+}
+
+impl Child {
+    /// Starts the command with these variables in its environment. Must be called on the main
+    /// thread: the command dies with the *thread* that started it.
+    pub(crate) fn start(
+        command: &[OsString],
+        environment: Vec<(&'static str, String)>,
+        front: bool,
+    ) -> io::Result<Self> {
+        // Before the start, so that no change is missed.
+        let changes = unix::signal(SignalKind::child())?;
+        let process = shim::start(command, front)?.envs(environment).spawn()?;
+        let number = i32::try_from(process.id()).map_err(io::Error::other)?;
+        Ok(Self { process, group: Pid::from_raw(number), changes, reaped: false })
+    }
+
+    /// The command's process group.
+    pub(crate) fn group(&self) -> Pid {
+        self.group
+    }
+
+    /// Waits for the next stop, or the end.
+    ///
+    /// # Cancel safety
+    /// No change is lost when the future is dropped.
+    pub(crate) async fn changed(&mut self) -> Change {
+        loop {
+            if self.has_ended() {
+                return Change::Ended;
+            }
+            if let Some(signal) = self.stopped() {
+                return Change::Stopped(signal);
+            }
+            self.changes.recv().await;
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        match waitid(Id::Pid(self.group), flags) {
+            Ok(WaitStatus::StillAlive) => false,
+            // Still there, and the call was interrupted.
+            Err(Errno::EINTR) => false,
+            // An end, also by a real-time signal, for which `Signal` has no name (EINVAL).
+            _ => true,
+        }
+    }
+
+    fn stopped(&self) -> Option<Signal> {
+        match waitid(Id::Pid(self.group), WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG) {
+            Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
+            _ => None,
+        }
+    }
+
+    /// Sends a signal to the command's group.
+    pub(crate) fn signal(&self, signal: Signal) {
+        // Fails when nobody is left to get it.
+        let _ = killpg(self.group, signal);
+    }
+
+    /// Ends the whole group: asks it to, and after `grace` does not ask any more. Returns when
+    /// the command is dead; nothing short of that would be the truth.
+    pub(crate) async fn end(&mut self, grace: Duration) {
+        let clock = Clock::system();
+        if !grace.is_zero() {
+            self.signal(Signal::SIGTERM);
+            // Who is stopped learns of it only when continued.
+            self.signal(Signal::SIGCONT);
+            tokio::select! {
+                () = self.gone(&clock) => {}
+                () = clock.sleep(grace) => {}
+            }
+        }
+        self.signal(Signal::SIGKILL);
+        while self.changed().await != Change::Ended {}
+    }
+
+    /// Waits until nobody lives in the group.
+    async fn gone(&mut self, clock: &Clock) {
+        while self.changed().await != Change::Ended {}
+        while procfs::is_alive(self.group) {
+            clock.sleep(LOOK).await;
+        }
+    }
+
+    /// Takes the command out of the table of processes. After this its group is nobody's.
+    pub(crate) fn reap(mut self) -> io::Result<ExitStatus> {
+        self.reaped = true;
+        self.process.wait()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if !self.reaped {
+            self.signal(Signal::SIGKILL);
+        }
+    }
+}

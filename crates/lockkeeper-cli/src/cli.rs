@@ -1,0 +1,323 @@
+//! Every flag, described once: parsing, help and completions come from here.
+
+use crate::{duration, exit_code, failure::Failure, store};
+use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use lockkeeper::{Mode, Name};
+use std::{ffi::OsString, io::Write as _, time::Duration};
+
+/// How much longer than the command's end the store keeps a lost lock closed, if nobody says more.
+const DELAY_MARGIN: Duration = Duration::from_secs(1);
+
+/// Locks for programs, scripts and services, on one machine or on many.
+///
+/// With no store named, locks live in a file in your state folder and hold for all that you run on
+/// this machine. Name a store to share them with others.
+#[derive(Debug, Parser)]
+#[command(name = "lockkeeper", version, propagate_version = true, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) common: Common,
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// What every verb understands.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Common options")]
+pub(crate) struct Common {
+    /// Where the locks live, for example sqlite:/var/lib/jobs/locks.db
+    ///
+    /// Without it: the file `locks.db` in $XDG_STATE_HOME/lockkeeper or ~/.local/state/lockkeeper.
+    #[arg(long, global = true, value_name = "URL", env = "LOCKKEEPER_STORE")]
+    #[arg(hide_env_values = true)]
+    pub(crate) store: Option<String>,
+
+    /// Speak JSON: on stdout for ls and show, one line per event on stderr for run
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// Say nothing but errors
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+
+    /// Say what happens below, on stderr; twice for every renewal
+    #[arg(short, long, global = true, action = ArgAction::Count, conflicts_with = "quiet")]
+    pub(crate) verbose: u8,
+
+    /// When to use colours; NO_COLOR is honoured
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
+    pub(crate) color: Color,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal.
+    Auto,
+    /// Everywhere.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Take the lock, run a command, release
+    ///
+    /// The command is executed directly, without a shell. Stdin, stdout and stderr belong to it;
+    /// lockkeeper itself speaks on stderr only. Signals are passed on to the command.
+    #[command(after_long_help = RUN_HELP, args_override_self = true)]
+    Run(Box<Run>),
+
+    /// List the locks that are held or waited for
+    Ls {
+        /// Only names that begin so
+        #[arg(default_value = "", hide_default_value = true)]
+        prefix: String,
+    },
+
+    /// Show one lock: who holds it, who waits for it, since when
+    Show {
+        /// The lock
+        name: Name,
+    },
+
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+const RUN_HELP: &str = "\
+Examples:
+  lockkeeper run backup -- backup.sh              wait your turn, then run
+  lockkeeper run -n backup -- backup.sh           run only if nobody else does
+  lockkeeper run -w 30 deploy -- make deploy      wait 30 seconds at most
+  lockkeeper run -s cache -- reader               together with other -s, apart from the rest
+  lockkeeper run --limit 4 gpu -- train.py        four at a time
+  lockkeeper run --at-least 50s nightly -- job    once a minute, whichever machine comes first
+
+The command finds in its environment:
+  LOCKKEEPER_NAME       the lock
+  LOCKKEEPER_FENCE      the number of this grant; it grows with every exclusive grant of the name
+  LOCKKEEPER_SEQUENCER  the grant as text, for others to check
+  LOCKKEEPER_STORE      the store, without its password
+
+Exit codes:
+  the command's own, or 128+n when signal n killed it
+  64   usage: the flags or the name make no sense
+  69   the store is unavailable
+  70   a fault of lockkeeper
+  75   not acquired (-n, -w); -E sets another code
+  77   the store refused
+  78   configuration: the store's URL, the store or the environment
+  79   the lock was lost while the command ran
+  126  the command cannot be executed
+  127  the command was not found
+
+When the lock is lost (the store was out of reach for too long, or somebody evicted us) the
+command's process group gets SIGTERM, and SIGKILL after --kill-after; the store keeps the lock
+closed until then. Nothing can end the command while lockkeeper itself is stopped: where that
+matters, pass LOCKKEEPER_FENCE to what you write to, and have it refuse smaller numbers than it
+has seen.";
+
+/// The flags of `run`. Those that flock(1) has mean what they mean there.
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// The lock: any text without control characters
+    pub(crate) name: Name,
+
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+
+    /// Do not wait: end with code 75 if the lock is held
+    #[arg(short, long, help_heading = "Waiting", conflicts_with = "wait")]
+    pub(crate) nonblock: bool,
+
+    /// Wait at most so long, in seconds or as 250ms, 30s, 2m; then end with code 75
+    #[arg(short, long, help_heading = "Waiting", value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) wait: Option<Duration>,
+
+    /// The code to end with when the lock was not acquired
+    #[arg(short = 'E', long, help_heading = "Waiting", value_name = "CODE")]
+    #[arg(default_value_t = exit_code::NOT_ACQUIRED)]
+    pub(crate) conflict_exit_code: u8,
+
+    /// Together with others who say -s
+    #[arg(short, long, help_heading = "Sharing")]
+    pub(crate) shared: bool,
+
+    /// Alone (the default)
+    #[arg(short = 'x', long, help_heading = "Sharing", conflicts_with_all = ["shared", "limit"])]
+    pub(crate) exclusive: bool,
+
+    /// Together with others, as long as no more than so many permits are taken
+    #[arg(long, help_heading = "Sharing", value_name = "N", conflicts_with = "shared")]
+    pub(crate) limit: Option<u32>,
+
+    /// How many of these permits to take [default: 1]
+    #[arg(long, help_heading = "Sharing", value_name = "N", requires = "limit")]
+    pub(crate) permits: Option<u32>,
+
+    /// How long the lock outlives the last sign of life of its holder [default: 15s]
+    #[arg(long, help_heading = "Holding", value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) ttl: Option<Duration>,
+
+    /// Keep the lock closed for so long from its grant on, also when the command ends earlier
+    #[arg(long, help_heading = "Holding", value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) at_least: Option<Duration>,
+
+    /// End the command and let go of the lock after so long (code 79)
+    #[arg(long, help_heading = "Holding", value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) max_hold: Option<Duration>,
+
+    /// What others read beside the lock
+    #[arg(long, help_heading = "Holding", value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+
+    /// What becomes of the command when the lock is lost
+    #[arg(long, help_heading = "Losing the lock", value_enum, value_name = "WHAT")]
+    #[arg(default_value_t = OnLost::Term)]
+    pub(crate) on_lost: OnLost,
+
+    /// How long the command has between SIGTERM and SIGKILL
+    #[arg(long, help_heading = "Losing the lock", value_name = "TIME", value_parser = duration::parse)]
+    #[arg(default_value = "5s")]
+    pub(crate) kill_after: Duration,
+
+    /// How long the store keeps a lost lock closed [default: --kill-after and one second]
+    #[arg(long, help_heading = "Losing the lock", value_name = "TIME", value_parser = duration::parse)]
+    pub(crate) lock_delay: Option<Duration>,
+}
+
+/// What becomes of the command when the lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    /// SIGTERM to its process group, then SIGKILL
+    Term,
+    /// It goes on without the lock
+    Ignore,
+}
+
+impl Run {
+    /// How the lock is to be taken.
+    pub(crate) fn mode(&self) -> Result<Mode, Failure> {
+        match (self.shared, self.limit, self.permits.unwrap_or(1)) {
+            (true, ..) => Ok(Mode::Shared),
+            (_, None, _) => Ok(Mode::Exclusive),
+            (_, Some(of), weight) if (1..=of).contains(&weight) => Ok(Mode::Permits { weight, of }),
+            (_, Some(of), weight) => Err(Failure::usage(format!(
+                "--permits must be between 1 and --limit, but they are {weight} and {of}"
+            ))),
+        }
+    }
+
+    /// For how long the store is to keep a lost lock closed: longer than the command may take to end.
+    pub(crate) fn lock_delay(&self, url: &str) -> Result<Duration, Failure> {
+        let kill_after = self.kill_after;
+        let Some(delay) = self.lock_delay.or_else(|| store::lock_delay(url)) else {
+            return Ok(kill_after.saturating_add(DELAY_MARGIN));
+        };
+        if self.on_lost == OnLost::Term && delay <= kill_after {
+            return Err(Failure::usage(format!(
+                "a lock-delay of {delay:?} is too short for --kill-after {kill_after:?}: the next \
+                 holder could start before this command is gone"
+            )));
+        }
+        Ok(delay)
+    }
+
+    /// Is one attempt all that is wanted?
+    pub(crate) fn is_impatient(&self) -> bool {
+        self.nonblock || self.wait.is_some_and(|wait| wait.is_zero())
+    }
+}
+
+/// The command line, or the code to end with: help and version are no errors.
+pub(crate) fn parse() -> Result<Cli, u8> {
+    Cli::try_parse().map_err(|e| {
+        let text = e.render().ansi().to_string();
+        if e.use_stderr() {
+            let _ = write!(anstream::stderr(), "{}", text.replacen("error:", "lockkeeper:", 1));
+            exit_code::USAGE
+        } else {
+            let _ = write!(anstream::stdout(), "{text}");
+            0
+        }
+    })
+}
+
+/// The completion script for a shell.
+pub(crate) fn completions(shell: clap_complete::Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "lockkeeper", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(line: &str) -> Result<Run, clap::Error> {
+        let words = ["lockkeeper", "run"].into_iter().chain(line.split(' '));
+        Cli::try_parse_from(words).map(|cli| match cli.verb {
+            Verb::Run(run) => *run,
+            other => panic!("not run: {other:?}"),
+        })
+    }
+
+    fn delay(line: &str) -> Option<Duration> {
+        run(line).unwrap().lock_delay("sqlite:a?lock_delay=3s").ok()
+    }
+
+    #[test]
+    fn the_flags_make_sense_to_clap() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_command_begins_with_or_without_dashes() {
+        for line in ["-n a -- ls -n -w", "a -n ls -n -w", "-n a ls -n -w"] {
+            let run = run(line).unwrap();
+            assert!(run.nonblock && run.wait.is_none(), "{line}");
+            assert_eq!(run.command, ["ls", "-n", "-w"], "{line}");
+        }
+        assert_eq!(run("a -- -x").unwrap().command, ["-x"]);
+    }
+
+    #[test]
+    fn what_is_misspelt_is_never_run() {
+        for line in ["a", "a --", "a --tll 3s ls", "-n -w 3 a ls", "-s -x a ls", "-E 256 a ls"] {
+            assert!(run(line).is_err(), "{line}");
+        }
+        for line in ["--permits 2 a ls", "-s --limit 3 a ls", "-x --limit 3 a ls", "-w soon a ls"] {
+            assert!(run(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_mode_follows_from_the_flags() {
+        let mode = |line| run(line).unwrap().mode().ok();
+        assert_eq!(mode("a ls"), Some(Mode::Exclusive));
+        assert_eq!(mode("-s a ls"), Some(Mode::Shared));
+        assert_eq!(mode("--limit 4 a ls"), Some(Mode::Permits { weight: 1, of: 4 }));
+        assert_eq!(mode("--limit 4 --permits 4 a ls"), Some(Mode::Permits { weight: 4, of: 4 }));
+        assert_eq!(mode("--limit 4 --permits 5 a ls"), None);
+        assert_eq!(mode("--limit 4 --permits 0 a ls"), None);
+        assert_eq!(mode("--limit 0 a ls"), None);
+    }
+
+    #[test]
+    fn the_lock_delay_outlasts_the_command() {
+        let plain = run("a ls").unwrap().lock_delay("sqlite:a").ok();
+        assert_eq!(plain, Some(Duration::from_secs(6)));
+        assert_eq!(delay("--lock-delay 6s a ls"), Some(Duration::from_secs(6)));
+        assert_eq!(delay("--lock-delay 5s a ls"), None);
+        assert_eq!(delay("a ls"), None, "the URL's 3s are not enough for 5s");
+        assert_eq!(delay("--kill-after 2s a ls"), Some(Duration::from_secs(3)));
+        assert_eq!(delay("--on-lost ignore a ls"), Some(Duration::from_secs(3)));
+    }
+}

@@ -1,0 +1,260 @@
+//! What `run` has to tell: a line of words for people, or of JSON for programs, always on stderr.
+
+use crate::{duration, output};
+use lockkeeper::{Guard, Holder, Mode, Ticket, Wait};
+use serde::Serialize;
+use serde_json::json;
+use std::time::Duration;
+
+/// Something that happened to the lock.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(crate) enum Event<'a> {
+    /// The lock is held, and we stand in line for it.
+    Waiting {
+        /// The lock.
+        name: &'a str,
+        /// How many tickets stand before ours, holders included.
+        ahead: usize,
+        /// Who holds it, if the store says so.
+        holder: Option<HolderView>,
+    },
+    /// The lock is ours.
+    Granted {
+        /// The lock.
+        name: &'a str,
+        /// How.
+        mode: ModeView,
+        /// The number of the grant.
+        fence: u64,
+        /// The ticket.
+        ticket: String,
+        /// The grant as text.
+        sequencer: String,
+        /// How long it took.
+        waited_ms: u64,
+    },
+    /// The lock could not be had, or not in time.
+    NotAcquired {
+        /// The lock.
+        name: &'a str,
+        /// How long it was tried.
+        waited_ms: u64,
+        /// Who holds it, if that is known.
+        holder: Option<HolderView>,
+    },
+    /// The lock was held, and is no more.
+    Lost {
+        /// The lock.
+        name: &'a str,
+        /// In one word.
+        why: &'static str,
+        /// In a sentence.
+        message: String,
+    },
+    /// The command has ended and the lock is free again.
+    Released {
+        /// The lock.
+        name: &'a str,
+    },
+}
+
+/// How a lock is taken.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ModeView {
+    /// By one.
+    Exclusive,
+    /// By many.
+    Shared,
+    /// By as many as there are permits.
+    Permits,
+}
+
+impl From<Mode> for ModeView {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => Self::Exclusive,
+            Mode::Shared => Self::Shared,
+            _ => Self::Permits,
+        }
+    }
+}
+
+/// Somebody who holds a lock.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct HolderView {
+    host: String,
+    pid: u32,
+    program: String,
+    label: Option<String>,
+    held_ms: u64,
+}
+
+impl From<&Holder> for HolderView {
+    fn from(holder: &Holder) -> Self {
+        let Holder { owner, note, held_for } = holder;
+        Self {
+            host: owner.host.clone(),
+            pid: owner.pid,
+            program: owner.program.clone(),
+            label: label(note),
+            held_ms: duration::ms(*held_for),
+        }
+    }
+}
+
+/// The holder of a granted ticket; none if it has outlived its session.
+pub(crate) fn holder(ticket: &Ticket) -> Option<HolderView> {
+    as_holder(ticket).as_ref().map(Into::into)
+}
+
+fn as_holder(ticket: &Ticket) -> Option<Holder> {
+    let Ticket { owner, note, granted_ago, .. } = ticket.clone();
+    Some(Holder { owner: owner?, note, held_for: granted_ago.unwrap_or_default() })
+}
+
+/// How a granted ticket is held, in words.
+pub(crate) fn held_words(ticket: &Ticket) -> String {
+    match as_holder(ticket) {
+        Some(holder) => held_by(&holder, Duration::ZERO),
+        None => format!("kept closed for another {}", duration::words(ticket.ends_in)),
+    }
+}
+
+/// A ticket's note as text; none if it is empty.
+pub(crate) fn label(note: &[u8]) -> Option<String> {
+    (!note.is_empty()).then(|| String::from_utf8_lossy(note).into_owned())
+}
+
+/// The grant in this guard.
+pub(crate) fn granted<'a>(guard: &'a Guard, waited: Duration) -> Event<'a> {
+    Event::Granted {
+        name: guard.name().as_str(),
+        mode: guard.mode().into(),
+        fence: guard.fence(),
+        ticket: guard.ticket().to_string(),
+        sequencer: guard.sequencer().to_string(),
+        waited_ms: duration::ms(waited),
+    }
+}
+
+/// Where a ticket stands, in words: "waiting for `deploy` · 3rd in line · held by …".
+pub(crate) fn waiting_words(name: &str, mode: Mode, wait: &Wait, age: Duration) -> String {
+    let mut words = format!("waiting for `{}`", output::printable(name));
+    // One exclusive holder makes those before us the line; several make them a mere number.
+    match mode {
+        Mode::Exclusive => words += &format!(" · {} in line", ordinal(wait.ahead.max(1))),
+        _ => words += &format!(" · {} ahead", wait.ahead),
+    }
+    if let Some(holder) = &wait.holder {
+        words += " · ";
+        words += &held_by(holder, age);
+    }
+    words
+}
+
+/// "held by ci-7 (pid 4121) for 42 s".
+fn held_by(holder: &Holder, age: Duration) -> String {
+    let owner = output::printable(&holder.owner.to_string());
+    let held = duration::words(holder.held_for + age);
+    match label(&holder.note) {
+        Some(label) => format!("held by {owner}, {}, for {held}", output::printable(&label)),
+        None => format!("held by {owner} for {held}"),
+    }
+}
+
+/// 1st, 2nd, 3rd, 4th …
+pub(crate) fn ordinal(n: usize) -> String {
+    let suffix = match (n % 100, n % 10) {
+        (11..=13, _) => "th",
+        (_, 1) => "st",
+        (_, 2) => "nd",
+        (_, 3) => "rd",
+        _ => "th",
+    };
+    format!("{n}{suffix}")
+}
+
+/// How much `run` says, and in which form.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Voice {
+    /// One line of JSON for each event.
+    pub(crate) json: bool,
+    /// Nothing but errors.
+    pub(crate) quiet: bool,
+}
+
+impl Voice {
+    /// Tells an event: to programs always, to people in these words, if there are any.
+    pub(crate) fn tell(self, event: &Event<'_>, words: Option<&str>) {
+        match (self.quiet, self.json, words) {
+            (true, ..) => {}
+            (_, true, _) => output::json_line(event),
+            (_, _, Some(words)) => output::note(words),
+            _ => {}
+        }
+    }
+
+    /// Tells an event that is also an error: it is told to the quiet, too.
+    pub(crate) fn alarm(self, event: &Event<'_>, words: &str) {
+        if self.json { output::json_line(event) } else { output::error(words) }
+    }
+
+    /// Says that something did not go as it should, and is not the end of it.
+    pub(crate) fn warn(self, words: &str) {
+        if self.json {
+            output::json_line(json!({ "event": "warning", "message": words }));
+        } else {
+            output::error(words);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockkeeper::Owner;
+
+    fn wait(ahead: usize, note: &str) -> Wait {
+        let owner = Owner { host: "ci-7".into(), pid: 4121, program: "sh".into() };
+        let held_for = Duration::from_secs(40);
+        let holder = Some(Holder { owner, note: note.into(), held_for });
+        Wait { ahead, holder, recheck: Duration::ZERO }
+    }
+
+    #[test]
+    fn the_wait_is_told_as_one_would_say_it() {
+        let age = Duration::from_secs(2);
+        assert_eq!(
+            waiting_words("deploy", Mode::Exclusive, &wait(3, ""), age),
+            "waiting for `deploy` · 3rd in line · held by ci-7 (pid 4121) for 42 s"
+        );
+        assert_eq!(
+            waiting_words("gpu", Mode::Permits { weight: 1, of: 4 }, &wait(4, "night\n"), age),
+            "waiting for `gpu` · 4 ahead · held by ci-7 (pid 4121), night\\u{a}, for 42 s"
+        );
+        let nobody = Wait { ahead: 0, holder: None, recheck: Duration::ZERO };
+        let words = waiting_words("a", Mode::Exclusive, &nobody, age);
+        assert_eq!(words, "waiting for `a` · 1st in line");
+    }
+
+    #[test]
+    fn ordinals_are_english() {
+        let words: Vec<String> = [1, 2, 3, 4, 11, 12, 13, 21, 112].map(ordinal).to_vec();
+        assert_eq!(words, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]);
+    }
+
+    #[test]
+    fn an_event_is_flat_json() {
+        let event = Event::Waiting {
+            name: "a",
+            ahead: 1,
+            holder: Some((&wait(1, "x").holder.unwrap()).into()),
+        };
+        let json = serde_json::to_value(&event).unwrap();
+        assert_eq!(json["event"], "waiting");
+        assert_eq!(json["holder"]["held_ms"], 40_000);
+        assert_eq!(json["holder"]["label"], "x");
+    }
+}

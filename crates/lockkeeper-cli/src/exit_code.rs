@@ -1,0 +1,99 @@
+//! Every exit code of the command, and what stands behind it.
+//!
+//! Beside these, `run` ends with the code of the command it ran, with 128+n when that command was
+//! killed by signal n, and with 126 or 127 when it could not be started. The codes are a promise to
+//! scripts: they are documented in `docs/cli.md` and do not change. Those from 64 on are the
+//! numbers of `sysexits.h`; 79 is the first behind them.
+
+use lockkeeper::{Error, StoreError, Trouble};
+
+/// The flags, the name or their combination make no sense; nothing was done.
+pub(crate) const USAGE: u8 = 64;
+/// The store could not be reached, or has no room.
+pub(crate) const UNAVAILABLE: u8 = 69;
+/// A fault of lockkeeper itself.
+pub(crate) const BUG: u8 = 70;
+/// The lock was not acquired: it is held (`-n`) or was not granted in time (`-w`). `-E` overrides it.
+pub(crate) const NOT_ACQUIRED: u8 = 75;
+/// The store refused: credentials or rights do not suffice.
+pub(crate) const DENIED: u8 = 77;
+/// The store's URL, the store itself or the environment is not set up properly.
+pub(crate) const CONFIGURATION: u8 = 78;
+/// The lock was lost while the command ran; unless told otherwise, the command was ended.
+pub(crate) const LOCK_LOST: u8 = 79;
+/// The command was found but could not be executed.
+pub(crate) const CANNOT_EXECUTE: u8 = 126;
+/// The command was not found.
+pub(crate) const NOT_FOUND: u8 = 127;
+/// What a signal's number is added to.
+pub(crate) const SIGNAL_BASE: u8 = 128;
+
+/// The code for a signal that ended the command, or the wait for the lock.
+pub(crate) fn of_signal(signal: i32) -> u8 {
+    u8::try_from(signal).map_or(u8::MAX, |n| SIGNAL_BASE.saturating_add(n))
+}
+
+/// The code for an error of the library.
+pub(crate) fn of(error: &Error) -> u8 {
+    match error {
+        Error::NotAcquired { .. } => NOT_ACQUIRED,
+        Error::Lost { .. } => LOCK_LOST,
+        Error::Name(_)
+        | Error::Option(_)
+        | Error::Capacity { .. }
+        | Error::Sequencer(_)
+        | Error::TicketId(_) => USAGE,
+        Error::Url(_) | Error::Unsupported { .. } => CONFIGURATION,
+        Error::Unavailable { .. } => UNAVAILABLE,
+        Error::Store(e) => of_store(e),
+        _ => BUG,
+    }
+}
+
+fn of_store(error: &StoreError) -> u8 {
+    match error.trouble {
+        Trouble::Unavailable | Trouble::Full => UNAVAILABLE,
+        Trouble::Denied => DENIED,
+        Trouble::Misconfigured | Trouble::Corrupt | Trouble::Unsupported(_) => CONFIGURATION,
+        _ => BUG,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(trouble: Trouble) -> Error {
+        Error::Store(StoreError::not_applied("sqlite", trouble, "no"))
+    }
+
+    #[test]
+    fn every_trouble_of_a_store_has_its_code() {
+        let codes = [
+            (Trouble::Unavailable, 69),
+            (Trouble::Full, 69),
+            (Trouble::Denied, 77),
+            (Trouble::Misconfigured, 78),
+            (Trouble::Corrupt, 78),
+            (Trouble::Other, 70),
+        ];
+        for (trouble, code) in codes {
+            assert_eq!(of(&store(trouble)), code, "{trouble:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_user_got_wrong_is_usage_and_what_is_set_up_wrong_is_configuration() {
+        assert_eq!(of(&Error::Option("no".into())), USAGE);
+        assert_eq!(of(&Error::Url("no".into())), CONFIGURATION);
+        assert_eq!(of(&Error::Unsupported { store: "x", what: "y" }), CONFIGURATION);
+        assert_eq!(of(&Error::Closed), BUG);
+    }
+
+    #[test]
+    fn a_signal_counts_from_128() {
+        assert_eq!(of_signal(15), 143);
+        assert_eq!(of_signal(64), 192);
+        assert_eq!(of_signal(1000), 255);
+    }
+}

@@ -1,0 +1,102 @@
+//! What went wrong, with what code to end and what to do about it.
+
+use crate::{exit_code, output};
+use lockkeeper::{Error, Trouble};
+use serde_json::json;
+
+/// The end of a command that did not do what it was asked to.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: u8,
+    error: anyhow::Error,
+    hint: Option<&'static str>,
+}
+
+impl Failure {
+    /// A failure with this exit code.
+    pub(crate) fn new(code: u8, error: anyhow::Error) -> Self {
+        Self { code, error, hint: None }
+    }
+
+    /// Flags that contradict each other.
+    pub(crate) fn usage(what: String) -> Self {
+        Self::new(exit_code::USAGE, anyhow::Error::msg(what)).hint("see lockkeeper run --help")
+    }
+
+    /// Something that cannot happen unless lockkeeper or the system below it has a fault.
+    pub(crate) fn bug(error: impl Into<anyhow::Error>) -> Self {
+        Self::new(exit_code::BUG, error.into())
+    }
+
+    /// Adds what the user can do.
+    pub(crate) fn hint(mut self, hint: &'static str) -> Self {
+        self.hint = Some(hint);
+        self
+    }
+
+    /// The error with the chain of its sources, on one line.
+    fn line(&self) -> String {
+        output::printable(&format!("{:#}", self.error))
+    }
+
+    /// Tells the user, and gives the code to end with.
+    pub(crate) fn report(&self, json: bool) -> u8 {
+        if json {
+            let (message, hint, exit_code) = (self.line(), self.hint, self.code);
+            output::json_line(json!({
+                "event": "error", "message": message, "hint": hint, "exit_code": exit_code,
+            }));
+        } else {
+            output::error(&self.line());
+            if let Some(hint) = self.hint {
+                output::note(&format!("hint: {hint}"));
+            }
+        }
+        self.code
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let (code, hint) = (exit_code::of(&error), hint(&error));
+        Self { code, error: error.into(), hint }
+    }
+}
+
+fn hint(error: &Error) -> Option<&'static str> {
+    let trouble = match error {
+        Error::Capacity { .. } => {
+            return Some(
+                "everybody who uses the name at one time must give the same --limit, or none",
+            );
+        }
+        Error::Unavailable { .. } => Trouble::Unavailable,
+        Error::Store(e) => e.trouble,
+        _ => return None,
+    };
+    match trouble {
+        Trouble::Unavailable => {
+            Some("is the store running, and is --store or LOCKKEEPER_STORE right?")
+        }
+        Trouble::Denied => Some("check the rights to the store, or the credentials in its URL"),
+        Trouble::Misconfigured | Trouble::Corrupt => Some("check --store or LOCKKEEPER_STORE"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockkeeper::StoreError;
+
+    #[test]
+    fn the_chain_of_sources_is_one_line_without_control_characters() {
+        let below = std::io::Error::other("disk\u{1b}[2J on fire");
+        let e =
+            StoreError::not_applied("sqlite", Trouble::Unavailable, "cannot read").because(below);
+        let failure = Failure::from(Error::Store(e));
+        assert_eq!(failure.line(), "sqlite: cannot read: disk\\u{1b}[2J on fire");
+        assert_eq!(failure.code, 69);
+        assert!(failure.hint.is_some());
+    }
+}

@@ -1,0 +1,212 @@
+//! The time between grant and release: the command runs, and the lock is watched.
+
+use crate::{
+    child::{Change, Child},
+    cli::OnLost,
+    event::{Event, Voice},
+    output::printable,
+    signals::Signals,
+    suspend::Suspend,
+    terminal::Terminal,
+};
+use lockkeeper::{
+    Guard, Health, Loss, Name,
+    clock::{Clock, Moment},
+};
+use nix::sys::signal::Signal;
+use std::{future::pending, time::Duration};
+
+/// How often the end of our belief in the lock is noted, at most and at least.
+const NOTE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// How the time under the lock came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The command has ended by itself.
+    Done,
+    /// The lock was lost, and the command was ended for it.
+    Lost,
+}
+
+/// A command that runs under a lock.
+#[derive(Debug)]
+pub(crate) struct Hold<'a> {
+    pub(crate) child: Child,
+    pub(crate) guard: &'a Guard,
+    pub(crate) signals: &'a mut Signals,
+    pub(crate) suspend: &'a mut Suspend,
+    pub(crate) terminal: Option<Terminal>,
+    pub(crate) voice: Voice,
+    pub(crate) on_lost: OnLost,
+    pub(crate) kill_after: Duration,
+    /// When the command must have ended, however well the lock stands.
+    pub(crate) max_hold: Moment,
+    /// The command is to have the terminal whenever we have it.
+    pub(crate) wants_terminal: bool,
+    /// The loss of the lock has been told, and the command goes on without it.
+    pub(crate) without: bool,
+}
+
+/// What is left when the command has ended.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// The command, not reaped yet.
+    pub(crate) child: Child,
+    /// It ran on without the lock.
+    pub(crate) without: bool,
+    /// It had the terminal to its end.
+    pub(crate) had_terminal: bool,
+}
+
+impl Hold<'_> {
+    /// Watches over command and lock until the command has ended, by itself or because of a loss.
+    pub(crate) async fn last(&mut self) -> Ending {
+        let clock = Clock::system();
+        let mut belief = Belief::new(&clock, self.guard);
+        loop {
+            tokio::select! {
+                biased;
+                why = lost(self.guard, self.without) => {
+                    if self.lose(why, belief.grace(&clock, self.kill_after)).await {
+                        return Ending::Lost;
+                    }
+                }
+                change = self.child.changed() => match change {
+                    Change::Ended => return Ending::Done,
+                    Change::Stopped(by) => self.stopped(by),
+                },
+                signal = self.signals.next() => self.signalled(signal),
+                // We follow when the command has stopped.
+                () = self.suspend.asked() => self.child.signal(Signal::SIGTSTP),
+                () = clock.sleep_until(self.max_hold) => {
+                    self.lose(Loss::MaxHold, self.kill_after).await;
+                    return Ending::Lost;
+                }
+                () = clock.sleep(belief.pause) => belief.note(&clock, self.guard),
+            }
+        }
+    }
+
+    /// Gives the command back, and takes the terminal from it.
+    pub(crate) fn end(self) -> Held {
+        let Self { child, terminal, without, .. } = self;
+        let had_terminal = terminal.is_some_and(|terminal| terminal.take_back(child.group()));
+        Held { child, without, had_terminal }
+    }
+
+    /// Tells the loss and ends the command, unless it is to go on. Says whether it was ended.
+    async fn lose(&mut self, why: Loss, grace: Duration) -> bool {
+        let ends = self.on_lost == OnLost::Term;
+        tell_lost(self.voice, self.guard.name(), why, ends);
+        if ends {
+            self.child.end(grace).await;
+        }
+        self.without = true;
+        ends
+    }
+
+    fn signalled(&mut self, signal: Signal) {
+        match signal {
+            Signal::SIGCONT => {
+                self.suspend.continued();
+                self.resume();
+            }
+            signal => self.child.signal(signal),
+        }
+    }
+
+    /// The command has stopped: it wants the terminal, or its job is to rest.
+    fn stopped(&mut self, by: Signal) {
+        let Some(terminal) = &self.terminal else { return };
+        let asks = matches!(by, Signal::SIGTTIN | Signal::SIGTTOU);
+        let ours = terminal.is_ours();
+        self.wants_terminal |= asks;
+        if asks && ours {
+            self.resume();
+        } else if asks || by == Signal::SIGTSTP || ours || terminal.is_with(self.child.group()) {
+            terminal.take_back(self.child.group());
+            let continued = self.suspend.stop();
+            // Who asks in vain for the terminal would only stop again: it waits for SIGCONT.
+            if !continued && !asks {
+                self.resume();
+            }
+        }
+        // Else somebody has stopped a command in the background, by hand. We go on, and so does
+        // the lock: were we to stop, it would expire, and nobody would watch when the command is
+        // continued by hand.
+    }
+
+    /// Lets a stopped command go on, unless the lock was lost meanwhile: then it is ended, asleep.
+    fn resume(&self) {
+        if !self.without && !self.guard.is_held() {
+            return;
+        }
+        if let Some(terminal) = &self.terminal
+            && self.wants_terminal
+            && terminal.is_ours()
+        {
+            terminal.give(self.child.group());
+        }
+        self.child.signal(Signal::SIGCONT);
+    }
+}
+
+/// Waits for the loss, of which nobody needs to hear twice.
+async fn lost(guard: &Guard, told: bool) -> Loss {
+    if told { pending().await } else { guard.lost().await }
+}
+
+/// Tells that the lock was lost, and what becomes of the command.
+pub(crate) fn tell_lost(voice: Voice, name: &Name, why: Loss, ends: bool) {
+    let name = name.as_str();
+    let event = Event::Lost { name, why: why.word(), message: why.to_string() };
+    let then = if ends { "ending the command" } else { "the command goes on without it" };
+    voice.alarm(&event, &format!("lost `{}`: {why}; {then}", printable(name)));
+}
+
+/// Until when the lock was ours for certain.
+///
+/// The lock-delay is reckoned from that moment, and so is the time in which the command must be
+/// gone. It is noted again and again, because a process that was stopped for a while must
+/// find out, when it wakes up, how long ago the lock was lost: there may be no time left to ask nicely.
+struct Belief {
+    until: Moment,
+    pause: Duration,
+}
+
+impl Belief {
+    fn new(clock: &Clock, guard: &Guard) -> Self {
+        let left = guard.remaining();
+        Self { until: clock.now() + left, pause: (left / 6).clamp(NOTE.0, NOTE.1) }
+    }
+
+    fn note(&mut self, clock: &Clock, guard: &Guard) {
+        if !matches!(guard.health(), Health::Lost(_)) {
+            self.until = clock.now() + guard.remaining();
+        }
+    }
+
+    /// What is left of the time that the command has for its end.
+    fn grace(&self, clock: &Clock, kill_after: Duration) -> Duration {
+        let late = clock.now().saturating_since(self.until);
+        kill_after.saturating_sub(late)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_wakes_up_late_has_less_time_to_ask_nicely() {
+        let clock = Clock::movable();
+        let (second, kill_after) = (Duration::from_secs(1), Duration::from_secs(5));
+        let belief = Belief { until: clock.now() + second, pause: second };
+        assert_eq!(belief.grace(&clock, kill_after), kill_after);
+        clock.advance(Duration::from_secs(4));
+        let left = belief.grace(&clock, kill_after);
+        assert!(left <= 2 * second && left > second, "{left:?}");
+        clock.advance(Duration::from_secs(60));
+        assert_eq!(belief.grace(&clock, kill_after), Duration::ZERO);
+    }
+}

@@ -1,0 +1,122 @@
+//! `lockkeeper ls`: the locks that are held or waited for.
+
+use crate::{
+    cli::Common,
+    duration,
+    failure::Failure,
+    listing,
+    output::{Table, note, printable, terminal_width},
+    store,
+};
+use lockkeeper::{Keeper, Line, Mode};
+use std::io;
+
+/// The answer, ready to print.
+pub(crate) async fn ls(prefix: &str, common: &Common) -> Result<String, Failure> {
+    let keeper = Keeper::connect(&store::url(common.store.as_deref())?).await?;
+    let lines = keeper.look(prefix).await?;
+    if common.json {
+        return listing::json(&lines);
+    }
+    if lines.is_empty() {
+        if !common.quiet {
+            note("nothing is held and nobody waits");
+        }
+        return Ok(String::new());
+    }
+    Ok(table(&lines).render(terminal_width(io::stdout())))
+}
+
+fn table(lines: &[Line]) -> Table {
+    let mut table = Table::new(&["NAME", "STATE", "HOLDER", "HELD", "WAITERS", "FENCE"]);
+    for line in lines {
+        let (held, fence) = (line.holders().filter_map(|t| t.granted_ago).max(), line.holders());
+        table.row(vec![
+            printable(line.name.as_str()),
+            state(line),
+            holder(line),
+            held.map_or_else(dash, duration::words),
+            line.waiters().count().to_string(),
+            fence.filter_map(|t| t.fence).max().map_or_else(dash, |fence| fence.to_string()),
+        ]);
+    }
+    table
+}
+
+fn dash() -> String {
+    "-".to_owned()
+}
+
+/// How the line is held: "exclusive", "shared by 3", "2 of 4 permits".
+fn state(line: &Line) -> String {
+    let taken: u32 = line.holders().map(|t| t.mode.weight()).sum();
+    match line.holders().next().map(|t| t.mode) {
+        None => "waiting".to_owned(),
+        Some(Mode::Shared) => format!("shared by {}", line.holders().count()),
+        Some(Mode::Permits { of, .. }) => format!("{taken} of {of} permits"),
+        Some(mode) => mode.to_string(),
+    }
+}
+
+/// The first of the holders, and how many more there are.
+fn holder(line: &Line) -> String {
+    let Some(first) = line.holders().next() else { return dash() };
+    let name = first.owner.as_ref().map_or_else(kept, |owner| printable(&owner.to_string()));
+    match line.holders().count() - 1 {
+        0 => name,
+        more => format!("{name} and {more} more"),
+    }
+}
+
+/// What stands in the place of an owner who has gone and left the lock closed (`--at-least`).
+pub(crate) fn kept() -> String {
+    "kept closed".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockkeeper::{Name, Owner, PLAIN, Ticket, TicketId};
+    use std::time::Duration;
+
+    fn ticket(mode: Mode, fence: Option<u64>, host: &str) -> Ticket {
+        let host = host.to_owned();
+        Ticket {
+            id: TicketId::random(),
+            mode,
+            fence,
+            owner: (!host.is_empty()).then(|| Owner { host, pid: 7, program: "sh".into() }),
+            note: Vec::new(),
+            entered_ago: Duration::from_secs(50),
+            granted_ago: fence.map(|_| Duration::from_secs(42)),
+            ends_in: Duration::from_secs(9),
+        }
+    }
+
+    fn row(capacity: u32, tickets: Vec<Ticket>) -> String {
+        let line = Line::new(Name::new("a\u{202e}b").unwrap(), capacity, tickets);
+        let text = anstream::adapter::strip_str(&table(&[line]).render(None)).to_string();
+        text.lines().nth(1).unwrap().split("  ").filter(|cell| !cell.is_empty()).fold(
+            String::new(),
+            |all, cell| {
+                if all.is_empty() { cell.trim().into() } else { all + "|" + cell.trim() }
+            },
+        )
+    }
+
+    #[test]
+    fn a_row_says_who_holds_how() {
+        let exclusive = vec![
+            ticket(Mode::Exclusive, Some(5), "ci\u{1b}"),
+            ticket(Mode::Exclusive, None, "web"),
+        ];
+        let row_of = |capacity, tickets| row(capacity, tickets);
+        assert_eq!(row_of(PLAIN, exclusive), "a\\u{202e}b|exclusive|ci\\u{1b} (pid 7)|42 s|1|5");
+        let shared = vec![ticket(Mode::Shared, Some(5), "a"), ticket(Mode::Shared, Some(6), "b")];
+        assert_eq!(row_of(PLAIN, shared), "a\\u{202e}b|shared by 2|a (pid 7) and 1 more|42 s|0|6");
+        let permits = vec![ticket(Mode::Permits { weight: 2, of: 4 }, Some(9), "")];
+        assert_eq!(row_of(4, permits), "a\\u{202e}b|2 of 4 permits|kept closed|42 s|0|9");
+        let waiting = vec![ticket(Mode::Exclusive, None, "web")];
+        assert_eq!(row_of(PLAIN, waiting), "a\\u{202e}b|waiting|-|-|1|-");
+    }
+}

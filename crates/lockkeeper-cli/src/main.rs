@@ -1,0 +1,88 @@
+//! The lockkeeper command: locks for shells.
+//!
+//! [`cli`] has every flag, [`run`] the main verb, [`exit_code`] what the codes mean.
+
+mod child;
+mod cli;
+mod duration;
+mod event;
+mod exit_code;
+mod failure;
+mod hold;
+mod listing;
+mod ls;
+mod output;
+mod procfs;
+mod run;
+mod shim;
+mod show;
+mod signals;
+mod store;
+mod suspend;
+mod terminal;
+mod waiting;
+
+use cli::{Cli, Color, Common, Verb};
+use failure::Failure;
+use run::End;
+use std::{env, io, panic::catch_unwind, process::ExitCode, time::Duration};
+use tracing_subscriber::filter::LevelFilter;
+
+/// For how long work in the background may hold up our end.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(1);
+
+fn main() -> ExitCode {
+    if let Some(code) = shim::work(env::args_os()) {
+        return code;
+    }
+    // A panic has been reported by the time it gets here.
+    catch_unwind(command).unwrap_or_else(|_| ExitCode::from(exit_code::BUG))
+}
+
+fn command() -> ExitCode {
+    let cli = match cli::parse() {
+        Ok(cli) => cli,
+        Err(code) => return ExitCode::from(code),
+    };
+    set_up(&cli.common);
+    match work(&cli) {
+        Ok(end) => end.exit(),
+        Err(failure) => ExitCode::from(failure.report(cli.common.json)),
+    }
+}
+
+fn set_up(common: &Common) {
+    let color = match common.color {
+        Color::Auto => anstream::ColorChoice::Auto,
+        Color::Always => anstream::ColorChoice::Always,
+        Color::Never => anstream::ColorChoice::Never,
+    };
+    color.write_global();
+    let level = match common.verbose {
+        0 => LevelFilter::OFF,
+        1 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    let ansi = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
+    let subscriber = tracing_subscriber::fmt().with_max_level(level).with_ansi(ansi);
+    subscriber.with_target(false).with_writer(io::stderr).init();
+}
+
+fn work(cli: &Cli) -> Result<End, Failure> {
+    // All on this one thread: the command dies with the thread that started it.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(Failure::bug)?;
+    let end = runtime.block_on(verb(cli));
+    runtime.shutdown_timeout(SHUTDOWN_MAX);
+    end
+}
+
+async fn verb(cli: &Cli) -> Result<End, Failure> {
+    let answer = match &cli.verb {
+        Verb::Run(args) => return run::run(args, &cli.common).await,
+        Verb::Ls { prefix } => ls::ls(prefix, &cli.common).await?,
+        Verb::Show { name } => show::show(name, &cli.common).await?,
+        Verb::Completions { shell } => cli::completions(*shell),
+    };
+    Ok(End::Code(output::answer(&answer)))
+}

@@ -1,0 +1,56 @@
+//! `lockkeeper show`: one lock, with everybody who holds it or waits for it.
+
+use crate::{
+    cli::Common,
+    duration,
+    event::{label, ordinal},
+    failure::Failure,
+    listing, ls,
+    output::{Table, printable, terminal_width},
+    store,
+};
+use lockkeeper::{Keeper, Line, Name, Ticket};
+use std::io;
+
+/// The answer, ready to print.
+pub(crate) async fn show(name: &Name, common: &Common) -> Result<String, Failure> {
+    let keeper = Keeper::connect(&store::url(common.store.as_deref())?).await?;
+    let line = keeper.look_at(name).await?.filter(|line| !line.tickets.is_empty());
+    if common.json {
+        return listing::json(line.as_slice());
+    }
+    Ok(match line {
+        Some(line) => table(&line).render(terminal_width(io::stdout())),
+        None => format!("nobody holds `{}`, and nobody waits for it\n", printable(name.as_str())),
+    })
+}
+
+fn table(line: &Line) -> Table {
+    let header =
+        ["PLACE", "MODE", "OWNER", "PROGRAM", "SINCE", "ENDS IN", "FENCE", "LABEL", "TICKET"];
+    let mut table = Table::new(&header);
+    for ticket in line.holders() {
+        table.row(row("holds".to_owned(), ticket));
+    }
+    for (i, ticket) in line.waiters().enumerate() {
+        table.row(row(format!("{} in line", ordinal(i + 1)), ticket));
+    }
+    table
+}
+
+fn row(place: String, ticket: &Ticket) -> Vec<String> {
+    let dash = || "-".to_owned();
+    let owner = ticket.owner.as_ref();
+    let since = ticket.granted_ago.unwrap_or(ticket.entered_ago);
+    vec![
+        place,
+        ticket.mode.to_string(),
+        owner.map_or_else(ls::kept, |owner| printable(&owner.to_string())),
+        owner.map_or_else(dash, |owner| printable(&owner.program)),
+        duration::words(since),
+        duration::words(ticket.ends_in),
+        ticket.fence.map_or_else(dash, |fence| fence.to_string()),
+        label(&ticket.note).map_or_else(dash, |label| printable(&label)),
+        ticket.id.to_string(),
+    ]
+}

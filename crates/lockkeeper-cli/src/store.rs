@@ -1,0 +1,141 @@
+//! Which store is meant, and what of its URL others may see.
+
+use crate::{duration, exit_code, failure::Failure};
+use anyhow::Context as _;
+use std::{
+    env, fs,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+/// The URL of the store to use: the one that was said, or a file in the user's state folder.
+pub(crate) fn url(said: Option<&str>) -> Result<String, Failure> {
+    match said.filter(|url| !url.is_empty()) {
+        Some(url) => Ok(url.to_owned()),
+        None => {
+            let folder = state_folder(|name| env::var_os(name).map(PathBuf::from))?;
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+            made.with_context(|| format!("cannot create the folder {}", folder.display()))
+                .map_err(unusable)?;
+            file_url(&folder.join("locks.db"))
+        }
+    }
+}
+
+/// Where the embedded store lives when nobody says otherwise.
+fn state_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf, Failure> {
+    // The XDG specification has relative paths ignored.
+    let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local").join("state")));
+    match state {
+        Some(state) => Ok(state.join("lockkeeper")),
+        None => Err(unusable(anyhow::anyhow!(
+            "no place for the embedded store: neither XDG_STATE_HOME nor HOME is set"
+        ))),
+    }
+}
+
+fn unusable(error: anyhow::Error) -> Failure {
+    Failure::new(exit_code::CONFIGURATION, error)
+        .hint("name a store with --store URL or LOCKKEEPER_STORE, for example sqlite:locks.db")
+}
+
+/// The URL of a store in this file. What means something in a URL is written so that it does not.
+fn file_url(path: &Path) -> Result<String, Failure> {
+    let Some(path) = path.to_str() else {
+        let path = path.display();
+        return Err(unusable(anyhow::anyhow!("the path {path} is not UTF-8")));
+    };
+    Ok(format!("sqlite:{}", path.replace('%', "%25").replace('?', "%3F")))
+}
+
+/// The lock-delay that the URL asks for, if it does. Whatever is wrong with it, the library will say.
+pub(crate) fn lock_delay(url: &str) -> Option<Duration> {
+    let (_, query) = url.split_once('?')?;
+    let value = query.split('&').find_map(|pair| pair.strip_prefix("lock_delay="))?;
+    duration::parse(value).ok()
+}
+
+/// The URL without its secrets, for a child's environment.
+pub(crate) fn without_secrets(url: &str) -> String {
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let open = query.split('&').filter(|pair| !pair.is_empty() && !is_secret(pair));
+    let query: Vec<&str> = open.collect();
+    let address = without_password(address);
+    if query.is_empty() { address } else { format!("{address}?{}", query.join("&")) }
+}
+
+/// An option that names a file with a secret in it is no secret itself.
+fn is_secret(pair: &str) -> bool {
+    let name = pair.split('=').next().unwrap_or(pair).to_ascii_lowercase();
+    let secret = ["password", "passwd", "secret", "token"].iter().any(|word| name.contains(word));
+    secret && !name.ends_with("_file")
+}
+
+/// `scheme://user:password@host` without the password. A password may contain nearly anything, also
+/// an `@` that should have been escaped: all up to the last one belongs to it.
+fn without_password(address: &str) -> String {
+    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
+    // These name files and maps, which have no passwords but may well have an `@`.
+    if matches!(scheme, "sqlite" | "memory") {
+        return address.to_owned();
+    }
+    match rest.rsplit_once('@').map(|(login, host)| (login.split_once(':'), host)) {
+        Some((Some(("", _)), host)) => format!("{scheme}://{host}"),
+        Some((Some((user, _)), host)) => format!("{scheme}://{user}@{host}"),
+        _ => address.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(variables: &[(&str, &str)]) -> Option<PathBuf> {
+        let value = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into());
+        state_folder(value).ok()
+    }
+
+    #[test]
+    fn the_state_folder_follows_the_xdg_rules() {
+        let home = ("HOME", "/home/a");
+        assert_eq!(folder(&[home]), Some("/home/a/.local/state/lockkeeper".into()));
+        assert_eq!(folder(&[home, ("XDG_STATE_HOME", "/s")]), Some("/s/lockkeeper".into()));
+        assert_eq!(folder(&[("XDG_STATE_HOME", "relative")]), None);
+        assert_eq!(folder(&[]), None);
+    }
+
+    #[test]
+    fn a_path_is_taken_as_it_is() {
+        assert_eq!(file_url(Path::new("/a%20b?c")).ok(), Some("sqlite:/a%2520b%3Fc".into()));
+    }
+
+    #[test]
+    fn passwords_never_reach_the_child() {
+        let same = ["sqlite:locks.db", "sqlite:///home/a:b@c/locks.db", "redis://host:6379/0"];
+        for url in same {
+            assert_eq!(without_secrets(url), url);
+        }
+        let cases = [
+            ("redis://:pw@host:6379/0", "redis://host:6379/0"),
+            ("postgres://me:pw@host/db?ttl=3s", "postgres://me@host/db?ttl=3s"),
+            ("postgres://me@host/db", "postgres://me@host/db"),
+            ("redis://me:p@s/s:w@host", "redis://me@host"),
+            ("etcd://a,b?password=x&ttl=3s", "etcd://a,b?ttl=3s"),
+            ("etcd://a?Token=x", "etcd://a"),
+            ("etcd://a?password_file=/run/pw", "etcd://a?password_file=/run/pw"),
+        ];
+        for (url, open) in cases {
+            assert_eq!(without_secrets(url), open);
+        }
+    }
+
+    #[test]
+    fn the_lock_delay_of_a_url_is_seen() {
+        assert_eq!(lock_delay("sqlite:a?ttl=3s&lock_delay=2s"), Some(Duration::from_secs(2)));
+        assert_eq!(lock_delay("sqlite:a?ttl=3s"), None);
+        assert_eq!(lock_delay("sqlite:a"), None);
+    }
+}

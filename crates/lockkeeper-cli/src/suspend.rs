@@ -1,0 +1,82 @@
+//! Stopping with the job (Ctrl-Z), and never without the command.
+//!
+//! If we stopped at once when asked to, the command would run on with nobody to watch the lock. So
+//! SIGTSTP is blocked: it stays pending while the command is stopped first, and is let through then.
+//! The kernel forgets a pending SIGTSTP when SIGCONT comes, so whoever continues the job
+//! in between finds it running, and never a process that stops too late for it.
+
+use crate::terminal;
+use nix::{
+    sys::{
+        signal::{SigSet, Signal, killpg},
+        signalfd::{SfdFlags, SignalFd},
+    },
+    unistd::getpgrp,
+};
+use std::{io, os::fd::AsFd as _};
+use tokio::net::unix::pipe;
+
+/// The wish of others that we stop, held back.
+#[derive(Debug)]
+pub(crate) struct Suspend {
+    /// Readable while SIGTSTP is pending. The runtime has no type for a bare descriptor that can be
+    /// used without unsafe code; to it, this is the end of a pipe.
+    pending: pipe::Receiver,
+    asked: bool,
+}
+
+impl Suspend {
+    /// Holds SIGTSTP back from now on, on this thread and those that it starts.
+    pub(crate) fn hold_back() -> io::Result<Self> {
+        let mask = mask();
+        mask.thread_block()?;
+        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+        let pending = SignalFd::with_flags(&mask, flags)?.as_fd().try_clone_to_owned()?;
+        Ok(Self { pending: pipe::Receiver::from_owned_fd_unchecked(pending)?, asked: false })
+    }
+
+    /// Waits until somebody wants us to stop. The signal is not read, and so stays pending.
+    ///
+    /// # Cancel safety
+    /// No wish is lost when the future is dropped.
+    pub(crate) async fn asked(&mut self) {
+        if self.pending.readable().await.is_err() {
+            // Without the runtime there is nobody left to ask.
+            std::future::pending().await
+        }
+        // The next signal is news again.
+        let _ = self.pending.try_io(|| io::Result::<()>::Err(io::ErrorKind::WouldBlock.into()));
+        self.asked = true;
+    }
+
+    /// Stops, with all of our process group, and returns when continued: then SIGCONT will have come.
+    /// Returns at once when the group has been continued since it was asked to stop. Where nobody
+    /// would ever continue us, does nothing and says so.
+    pub(crate) fn stop(&mut self) -> bool {
+        let asked = std::mem::take(&mut self.asked);
+        let shell = terminal::has_shell();
+        if shell && !asked {
+            // The others, in a pipeline or a script, have heard nothing yet.
+            let _ = killpg(getpgrp(), Signal::SIGTSTP);
+        }
+        let_through();
+        let _ = mask().thread_block();
+        shell
+    }
+
+    /// Forgets the wish, as the kernel has: the group goes on.
+    pub(crate) fn continued(&mut self) {
+        self.asked = false;
+    }
+}
+
+fn mask() -> SigSet {
+    let mut mask = SigSet::empty();
+    mask.add(Signal::SIGTSTP);
+    mask
+}
+
+/// Lets SIGTSTP through again, in a process that has inherited its block.
+pub(crate) fn let_through() {
+    let _ = mask().thread_unblock();
+}

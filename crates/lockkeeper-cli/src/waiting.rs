@@ -1,0 +1,136 @@
+//! What is shown while the lock is not ours yet.
+//!
+//! On a terminal one line is drawn over and over. Elsewhere one line is said when the wait begins;
+//! programs get a line of JSON whenever the place in line or the holder changes. Who need not
+//! wait sees nothing.
+
+use crate::{
+    event::{self, Event, Voice},
+    output, terminal,
+};
+use lockkeeper::{Mode, Wait};
+use std::{
+    env,
+    io::{self, IsTerminal as _, Write as _},
+    time::{Duration, Instant},
+};
+use tokio::sync::watch;
+
+/// How often the line on a terminal is drawn again: its clock shows seconds.
+const REDRAW: Duration = Duration::from_secs(1);
+
+/// The last news from the store, and when they came.
+type News = Option<(Wait, Instant)>;
+
+/// The wait for one lock, as others see it.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a> {
+    name: &'a str,
+    mode: Mode,
+    voice: Voice,
+    live: bool,
+    /// What stands on the terminal.
+    drawn: String,
+    news: watch::Sender<News>,
+}
+
+impl<'a> Waiting<'a> {
+    /// A wait that may begin. `live` allows a line that is drawn over and over.
+    pub(crate) fn new(name: &'a str, mode: Mode, voice: Voice, live: bool) -> Self {
+        let plain = voice.quiet || voice.json || env::var_os("TERM").is_none_or(|t| t == "dumb");
+        let live = live && !plain && io::stderr().is_terminal();
+        Self { name, mode, voice, live, drawn: String::new(), news: watch::Sender::new(None) }
+    }
+
+    /// What the library is to call with news.
+    pub(crate) fn ear(&self) -> impl Fn(&Wait) + Send + Sync + 'static {
+        let news = self.news.clone();
+        move |wait| {
+            news.send_replace(Some((wait.clone(), Instant::now())));
+        }
+    }
+
+    /// Was there anything to wait for?
+    pub(crate) fn happened(&self) -> bool {
+        self.news.borrow().is_some()
+    }
+
+    /// Is the wait shown as a line that is drawn over and over?
+    pub(crate) fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// The last that was heard of the line.
+    fn last(&self) -> Option<(Wait, Duration)> {
+        self.news.borrow().as_ref().map(|(wait, at)| (wait.clone(), at.elapsed()))
+    }
+
+    /// Shows the wait for as long as it is polled.
+    pub(crate) async fn show(&mut self) {
+        let mut news = self.news.subscribe();
+        let mut shown: Option<Wait> = None;
+        loop {
+            // Ours is one of the senders, so the channel does not end.
+            let heard = tokio::select! {
+                heard = news.changed() => heard.is_ok(),
+                () = tokio::time::sleep(REDRAW), if self.live && self.happened() => true,
+            };
+            let Some((wait, age)) = self.last().filter(|_| heard) else { continue };
+            if self.live {
+                self.draw(&wait, age);
+            } else if shown.as_ref().is_none_or(|shown| self.is_new(shown, &wait)) {
+                self.say(&wait, age);
+                shown = Some(wait);
+            }
+        }
+    }
+
+    /// People are told once, programs of every change.
+    fn is_new(&self, old: &Wait, new: &Wait) -> bool {
+        let who = |wait: &Wait| wait.holder.as_ref().map(|h| (h.owner.clone(), h.note.clone()));
+        self.voice.json && (old.ahead != new.ahead || who(old) != who(new))
+    }
+
+    fn say(&self, wait: &Wait, age: Duration) {
+        let holder = wait.holder.as_ref().map(Into::into);
+        let event = Event::Waiting { name: self.name, ahead: wait.ahead, holder };
+        let words = event::waiting_words(self.name, self.mode, wait, age);
+        self.voice.tell(&event, Some(&words));
+    }
+
+    fn draw(&mut self, wait: &Wait, age: Duration) {
+        // In the background the terminal belongs to somebody else.
+        if !terminal::is_foreground(io::stderr()) {
+            return;
+        }
+        let words = event::waiting_words(self.name, self.mode, wait, age);
+        // The last column stays free: some terminals wrap when it is written to.
+        let width =
+            output::terminal_width(io::stderr()).map_or(79, |width| width.saturating_sub(1));
+        let line = output::cut(&words, width);
+        if line != self.drawn {
+            overwrite(&line);
+            self.drawn = line;
+        }
+    }
+
+    /// Wipes the line away.
+    pub(crate) fn wipe(&mut self) {
+        let drawn = std::mem::take(&mut self.drawn);
+        if !drawn.is_empty() && terminal::is_foreground(io::stderr()) {
+            overwrite("");
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.wipe();
+    }
+}
+
+/// Writes the current line anew: return, erase, text.
+fn overwrite(line: &str) {
+    let mut stderr = io::stderr();
+    let _ = write!(stderr, "\r\u{1b}[2K{line}").and_then(|()| stderr.flush());
+}

@@ -1,0 +1,191 @@
+//! The command under the lock: what it gets and what becomes of its end.
+
+mod support;
+
+use assert_cmd::assert::OutputAssertExt as _;
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
+use support::{Place, Running};
+
+fn error(place: &Place, arguments: &[&str], code: i32) -> String {
+    let output = place.assert(arguments).code(code).get_output().clone();
+    assert!(output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn the_code_of_the_command_is_ours() {
+    let place = Place::new();
+    place.assert(&["run", "a", "--", "true"]).success().stdout("").stderr("");
+    place.assert(&["run", "a", "--", "sh", "-c", "exit 7"]).code(7).stderr("");
+    place.assert(&["run", "a", "--", "sh", "-c", "kill -TERM $$"]).code(128 + 15);
+    place.assert(&["run", "a", "--", "sh", "-c", "kill -KILL $$"]).code(128 + 9);
+    // The first real-time signal has no name.
+    place.assert(&["run", "a", "--", "sh", "-c", "kill -34 $$"]).code(128 + 34);
+}
+
+#[test]
+fn a_command_that_cannot_be_run_says_why() {
+    let place = Place::new();
+    let missing = error(&place, &["run", "a", "--", "no-such-command"], 127);
+    assert_eq!(missing, "lockkeeper: cannot run `no-such-command`: not found\n");
+    fs::write(place.path("data"), "no program").unwrap();
+    let file = error(&place, &["run", "a", "--", "./data"], 126);
+    assert!(file.contains("cannot run `./data`: Permission denied"), "{file}");
+}
+
+#[test]
+fn arguments_reach_the_command_as_they_are() {
+    let place = Place::new();
+    let show = ["run", "a", "--", "printf", "[%s]", "-n", "", "a b", "$HOME", "--"];
+    assert_eq!(place.stdout(&show), "[-n][][a b][$HOME][--]");
+    assert_eq!(place.stdout(&["run", "a", "echo", "-n", "x"]), "x");
+}
+
+#[test]
+fn the_command_finds_the_grant_in_its_environment() {
+    let place = Place::new();
+    let script = "printf '%s\\n' \"$LOCKKEEPER_NAME\" \"$LOCKKEEPER_FENCE\" \
+                  \"$LOCKKEEPER_SEQUENCER\" \"$LOCKKEEPER_STORE\"";
+    let mut command = place.lockkeeper(&["run", "a b/ü", "--", "sh", "-c", script]);
+    command.env("LOCKKEEPER_NAME", "inherited").env("LOCKKEEPER_FENCE", "0");
+    command.env("LOCKKEEPER_STORE", format!("{}?ttl=20s", place.url()));
+    let output = command.assert().success().get_output().clone();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let [name, fence, sequencer, store] = lines[..] else { panic!("{text}") };
+    assert_eq!((name, store), ("a b/ü", format!("{}?ttl=20s", place.url()).as_str()));
+    let sequencer: lockkeeper::Sequencer = sequencer.parse().unwrap();
+    assert_eq!(sequencer.fence(), fence.parse::<u64>().unwrap());
+    assert_eq!(sequencer.name().as_str(), name);
+}
+
+#[test]
+fn the_command_starts_with_no_signal_blocked() {
+    let place = Place::new();
+    let mask = place.stdout(&["run", "a", "--", "grep", "SigBlk", "/proc/self/status"]);
+    assert_eq!(mask.trim(), "SigBlk:\t0000000000000000");
+}
+
+#[test]
+fn stdin_belongs_to_the_command() {
+    let place = Place::new();
+    let mut cat = place.start(&["run", "a", "--", "cat"]);
+    cat.write("one\n");
+    assert_eq!(cat.line(), "one");
+    cat.write("two\n");
+    assert_eq!(cat.line(), "two");
+    assert!(cat.end().success());
+}
+
+#[test]
+fn nonsense_is_a_usage_error() {
+    let place = Place::new();
+    let long = "x".repeat(513);
+    for (arguments, says) in [
+        (&["run", "a"][..], "required arguments"),
+        (&["run", "", "true"], "must not be empty"),
+        (&["run", "a\nb", "true"], "control characters"),
+        (&["run", long.as_str(), "true"], "at most 512 bytes"),
+        (&["run", "--limit", "2", "--permits", "3", "a", "true"], "between 1 and --limit"),
+        (&["run", "--permits", "3", "a", "true"], "--limit"),
+        (&["run", "-s", "--limit", "3", "a", "true"], "cannot be used with"),
+        (&["run", "-w", "soon", "a", "true"], "250ms"),
+        (&["run", "-E", "256", "a", "true"], "256"),
+        (&["run", "--lock-delay", "5s", "a", "true"], "too short for --kill-after"),
+        (&["run", "--ttl", "1ms", "a", "true"], "ttl must be at least"),
+        (&["run", "--tll", "1s", "a", "true"], "--ttl"),
+        (&["walk"], "walk"),
+        (&[], "Usage"),
+    ] {
+        let said = error(&place, arguments, 64);
+        assert!(said.contains(says), "{arguments:?} says: {said}");
+    }
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let place = Place::new();
+    let help = place.stdout(&["run", "--help"]);
+    assert!(help.contains("Exit codes:") && help.contains("LOCKKEEPER_FENCE"), "{help}");
+    assert!(place.stdout(&["--version"]).starts_with("lockkeeper "));
+    assert!(place.stdout(&["--help"]).contains("run"));
+    assert!(place.stdout(&["completions", "bash"]).contains("_lockkeeper"));
+    let mut secret = place.lockkeeper(&["run", "--help"]);
+    let output = secret.env("LOCKKEEPER_STORE", "redis://:hunter2@host").output().unwrap();
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("hunter2"));
+}
+
+#[test]
+fn a_store_that_is_none_is_a_configuration_error() {
+    let place = Place::new();
+    let scheme = error(&place, &["--store", "mongo://x", "run", "a", "true"], 78);
+    assert!(scheme.contains("unknown store \"mongo\"") && scheme.contains("sqlite"), "{scheme}");
+    let plain = error(&place, &["ls", "--store", "locks.db"], 78);
+    assert!(plain.contains("sqlite:PATH"), "{plain}");
+    fs::write(place.path("prose"), "not a database, ".repeat(1000)).unwrap();
+    let prose = error(&place, &["--store", "sqlite:prose", "run", "a", "true"], 78);
+    assert!(prose.contains("lockkeeper: sqlite: ") && prose.contains("hint: "), "{prose}");
+}
+
+#[test]
+fn without_a_store_locks_live_in_the_state_folder() {
+    let place = Place::new();
+    let run = || {
+        let mut run = place.lockkeeper(&["run", "a", "--", "true"]);
+        run.env_remove("LOCKKEEPER_STORE");
+        run
+    };
+    run().assert().success();
+    let folder = place.path(".local/state/lockkeeper");
+    assert!(folder.join("locks.db").exists());
+    assert_eq!(fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
+    let state = place.path("state?100%");
+    run().env("XDG_STATE_HOME", &state).env("LOCKKEEPER_STORE", "").assert().success();
+    assert!(state.join("lockkeeper/locks.db").exists());
+    let homeless = run().env_remove("HOME").assert().code(78).get_output().clone();
+    let said = String::from_utf8(homeless.stderr).unwrap();
+    assert!(said.contains("XDG_STATE_HOME") && said.contains("--store"), "{said}");
+}
+
+#[test]
+fn a_state_folder_that_cannot_be_made_is_a_configuration_error() {
+    let place = Place::new();
+    fs::write(place.path("file"), "").unwrap();
+    let mut run = place.lockkeeper(&["run", "a", "--", "true"]);
+    run.env_remove("LOCKKEEPER_STORE").env("XDG_STATE_HOME", place.path("file"));
+    let said = run.assert().code(78).get_output().clone();
+    assert!(String::from_utf8(said.stderr).unwrap().contains("cannot create the folder"));
+}
+
+#[test]
+fn events_are_told_as_json_on_stderr() {
+    let place = Place::new();
+    let output = place.assert(&["run", "--json", "a", "--", "echo", "x"]).success();
+    let output = output.get_output().clone();
+    assert_eq!(output.stdout, b"x\n");
+    let text = String::from_utf8(output.stderr).unwrap();
+    let events: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<&str> = events.iter().map(|e| e["event"].as_str().unwrap()).collect();
+    assert_eq!(names, ["granted", "released"]);
+    assert!(events[0]["fence"].is_u64() && events[0]["version"] == 1, "{text}");
+    let failed = place.assert(&["--json", "--store", "mongo://x", "run", "a", "true"]).code(78);
+    let error: serde_json::Value = serde_json::from_slice(&failed.get_output().stderr).unwrap();
+    assert_eq!((&error["event"], &error["exit_code"]), (&"error".into(), &78.into()));
+}
+
+#[test]
+fn a_program_replaced_while_it_runs_can_still_start_its_command() {
+    let place = Place::new();
+    let copy = place.path("lockkeeper-copy");
+    fs::copy(env!("CARGO_BIN_EXE_lockkeeper"), &copy).unwrap();
+    let (mut holder, _) = place.hold(&[], "a");
+    let mut waiter = Command::new(&copy);
+    waiter.env("LOCKKEEPER_STORE", place.url()).args(["run", "a", "--", "echo", "ran"]);
+    let mut waiter = Running::start(&mut waiter);
+    place.await_waiters("a", 1);
+    fs::remove_file(&copy).unwrap();
+    assert!(holder.end().success());
+    assert_eq!(waiter.line(), "ran");
+    assert!(waiter.wait().success());
+}
