@@ -166,6 +166,12 @@ impl fmt::Debug for Clock {
 /// second of waking up that its time has come; whoever must know at once reads the clock.
 const NAP_MAX: Duration = Duration::from_secs(1);
 
+/// Holds up the calling thread: for threads of our own, never for a task.
+#[cfg(feature = "sqlite")]
+pub(crate) fn pause_thread(duration: Duration) {
+    std::thread::sleep(duration);
+}
+
 async fn nap(duration: Duration) {
     tokio::time::sleep(duration.min(NAP_MAX)).await;
 }

@@ -53,8 +53,13 @@ const KIND: &str = "sqlite";
 /// How often to try again at once, and then with pauses, when another process writes.
 const SPINS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(1);
+/// After so many pauses it tries several times at once again, lest it be unlucky for ever.
+const PATIENT: u32 = 10;
 /// After so long a busy file is an error. Writers hold it for microseconds.
 const BUSY_MAX: Duration = Duration::from_secs(10);
+/// What a transaction takes of the 128 units that a task may spend before others get their turn. It
+/// lasts as long as many ordinary operations, and never pends by itself.
+const BUDGET: u32 = 16;
 /// For how long [`Store::leave_now`] waits for other writers.
 const FAREWELL: Duration = Duration::from_millis(200);
 
@@ -143,6 +148,9 @@ impl Sqlite {
     where
         T: Send,
     {
+        for _ in 0..BUDGET {
+            tokio::task::coop::consume_budget().await;
+        }
         let began = self.clock.now();
         let mut tries = 0;
         loop {
@@ -211,9 +219,11 @@ impl Sqlite {
         self.log_pages.load(Ordering::Relaxed) >= janitor::PAGES
     }
 
-    /// Lets others write: first by a mere turn, then by a short random pause.
+    /// Lets others write: first by a mere turn, then by a short random pause. Who has had no luck
+    /// for long tries again and again between the pauses.
     async fn give_way(&self, tries: u32) {
-        if tries < SPINS {
+        let late = tries > SPINS + PATIENT;
+        if tries < SPINS || (late && !tries.is_multiple_of(SPINS)) {
             tokio::task::yield_now().await;
         } else {
             let pause = PAUSE + PAUSE.mul_f64(2.0 * rand::rng().random::<f64>());
