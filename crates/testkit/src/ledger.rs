@@ -46,3 +46,19 @@ fn entries(file: &mut File) -> Result<Vec<(u64, String)>> {
     let garbled = || Error::new(ErrorKind::InvalidData, "not a ledger");
     text.lines().map(|line| entry(line).ok_or_else(garbled)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_fence_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger");
+        assert!(append(&path, 5, "one").unwrap());
+        assert!(append(&path, 7, "two words").unwrap());
+        assert!(!append(&path, 6, "late").unwrap());
+        let entries = [(5, "one".to_owned()), (7, "two words".to_owned())];
+        assert_eq!(read(&path).unwrap(), entries);
+    }
+}

@@ -65,7 +65,7 @@ pub mod world;
 pub use case::{Case, Need, Verdict};
 pub use hand::{Hand, LONG};
 pub use subject::{Boxed, Site, Subject};
-pub use suite::{Suite, suite};
+pub use suite::{Suite, run_one, suite};
 pub use world::World;
 
 use std::{path::Path, process::ExitCode};

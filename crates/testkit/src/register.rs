@@ -113,3 +113,26 @@ impl Room {
         self.most.load(Ordering::SeqCst)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lower_fence_is_refused_once_a_higher_one_has_come() {
+        let register = Register::default();
+        assert_eq!(register.read(5), Some(0));
+        assert!(register.write(7, 1));
+        assert!(!register.write(5, 9) && register.read(5).is_none());
+        assert_eq!((register.value(), register.refused()), (1, 2));
+        register.assert_no_update_was_lost();
+    }
+
+    #[test]
+    #[should_panic(expected = "an accepted update was lost")]
+    fn a_lost_update_is_noticed() {
+        let register = Register::default();
+        assert!(register.write(1, 1) && register.write(2, 1));
+        register.assert_no_update_was_lost();
+    }
+}

@@ -60,7 +60,7 @@ impl fmt::Display for Tally {
     }
 }
 
-const COLUMN: usize = 32;
+const COLUMN: usize = 36;
 
 impl Report {
     pub(crate) fn note(&self, store: &str, case: &Case, mark: Mark, took: Duration) {

@@ -148,8 +148,7 @@ impl Subject {
     pub(crate) fn missing(&self) -> Option<(&str, bool)> {
         let reason = self.unavailable.as_deref()?;
         let required = env::var("LOCKKEEPER_REQUIRE").unwrap_or_default();
-        let named = required.split([',', ' ']).any(|word| word == "all" || word == self.name);
-        Some((reason, named))
+        Some((reason, names(&required, &self.name)))
     }
 
     /// Does the store have what the case needs?
@@ -168,6 +167,11 @@ impl Subject {
             Need::LeaveNow => self.leaves_at_once,
         }
     }
+}
+
+/// Does what `LOCKKEEPER_REQUIRE` says name this store?
+fn names(required: &str, store: &str) -> bool {
+    required.split([',', ' ']).any(|word| word == "all" || word == store)
 }
 
 impl fmt::Debug for Subject {
@@ -232,5 +236,23 @@ impl Site {
 impl fmt::Debug for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Site").field("kept", &self.kept.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_required_by_name_or_with_all_others() {
+        assert!(names("all", "redis") && names("etcd,redis", "redis") && names("redis", "redis"));
+        assert!(!names("", "redis") && !names("redis-cluster", "redis") && !names("etcd", "redis"));
+    }
+
+    #[test]
+    fn only_an_unavailable_store_is_missing() {
+        assert_eq!(Subject::memory().missing(), None);
+        let missing = Subject::memory().unavailable("not installed");
+        assert_eq!(missing.missing().map(|(reason, _)| reason), Some("not installed"));
     }
 }

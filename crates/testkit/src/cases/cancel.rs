@@ -26,6 +26,9 @@ pub(crate) fn cases() -> Vec<Case> {
             a_dropped_local_waiter_lets_the_next_one_go,
             several_locks_dropped_at_every_poll_leave_nothing;
     );
+    // On one thread each number of turns is another point in the waiter's way to its grant.
+    let turn = cases!("cancel": [Fair] a_waiter_dropped_around_its_turn_leaves_nothing);
+    cases.extend(turn.into_iter().map(Case::on_one_thread));
     let mut bare = |name, body| {
         cases.push(Case::on_a_thread("cancel", name, &[Need::LeaveNow], body));
     };
@@ -122,6 +125,30 @@ async fn a_contender_dropped_at_every_poll_leaves_nothing(w: World) -> Verdict {
     hand.take("a").await;
     let wait = Duration::from_millis(20);
     sweep(&w, 1, |keeper| keeper.lock("a").unfair().wait(wait).into_future()).await
+}
+
+/// I10: the lock is handed over just before, while, or after the waiter is dropped.
+async fn a_waiter_dropped_around_its_turn_leaves_nothing(w: World) -> Verdict {
+    let (store, tap) = (w.store().await, w.tap().await);
+    let (hand, keeper) = (Hand::open(&store).await, Keeper::over(tap.store()));
+    let mut granted = 0;
+    for turns in 0..20 {
+        tap.open_up();
+        let held = hand.take("a").await;
+        let lock = keeper.lock("a");
+        let waiter = tokio::spawn(async move { lock.await });
+        until_length(&store, "a", 2).await;
+        sluggish(&tap);
+        hand.leave("a", held.ticket).await;
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
+        waiter.abort();
+        granted += usize::from(waiter.await.is_ok());
+        until_empty(&store).await;
+    }
+    assert!(granted < 20, "none was dropped before its grant");
+    Ok(())
 }
 
 /// I10: all of them or none, also half-way.

@@ -120,7 +120,8 @@ async fn permits_are_no_licence_to_write(w: World) -> Verdict {
     let some = keeper.semaphore("gpu", 2).acquire(1).try_now().await?.expect("free");
     assert!(matches!(some.write(b"x".to_vec()).await, Err(Error::Option(_))));
     let hand = Hand::open(keeper.store()).await;
-    let (ticket, entered) = hand.queue_for("gpu", permits(1, 2)).await;
+    let ticket = TicketId::random();
+    let entered = hand.enter("gpu", ticket, permits(1, 2), Manner::Contend).await?;
     let Entered::Granted { fence } = entered else { panic!("{entered:?}") };
     let claim =
         lockkeeper::store::Claim { name: "gpu".parse()?, ticket, mode: permits(1, 2), fence };

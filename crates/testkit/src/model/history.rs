@@ -128,9 +128,9 @@ fn about(tickets: usize) -> impl Strategy<Value = Step> {
         6 => (prop::bool::weighted(0.85), any::<bool>())
             .prop_map(|(own, stray)| Step::Leave { ticket: 0, own, stray }),
         2 => Just(Step::Evict(0)),
-        1 => (1..4u64, any::<u8>())
+        2 => (1..4u64, any::<u8>())
             .prop_map(|(edit, note)| Step::Annotate { ticket: 0, edit, note }),
-        1 => (1..4u64, any::<Option<u8>>())
+        2 => (1..4u64, any::<Option<u8>>())
             .prop_map(|(edit, value)| Step::Write { ticket: 0, edit, value }),
     ];
     (ticket, what).prop_map(|(chosen, mut step)| {
