@@ -132,6 +132,9 @@ impl Node {
 
     /// Starts it again where it was, with the same ports and data, and waits until it is ready.
     ///
+    /// Ready is the process by itself: until the others have taken it in again more time may pass.
+    /// [`Running::restart`](crate::Running::restart) waits for that too.
+    ///
     /// # Errors
     ///
     /// If it is up, cannot be started, or is not ready in time.
@@ -147,6 +150,7 @@ impl Node {
         let mut command = command(&self.program, self.lifetime);
         command
             .args(&self.process.args)
+            .envs(self.process.env.iter().map(|(name, value)| (name, value)))
             .current_dir(&self.folder)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -197,8 +201,12 @@ impl Node {
     }
 
     fn failure(&self, what: &str) -> anyhow::Error {
-        let log = tail(&self.log());
-        anyhow!("{} {what}\nthe end of its log:\n{log}", self.process.name)
+        anyhow!("{} {what}\n{}", self.process.name, self.log_end())
+    }
+
+    /// The end of its log, with a line above that says so.
+    pub(crate) fn log_end(&self) -> String {
+        format!("the end of the log of {}:\n{}", self.process.name, tail(&self.log()))
     }
 
     fn log(&self) -> PathBuf {

@@ -28,12 +28,17 @@ pub struct Recipe {
     pub ports: usize,
     /// The signal that makes it end in good order.
     pub stop: Signal,
-    /// How long a process may take from its start to its first good answer.
+    /// How long a process may take from its start to its first good answer, and all of them from
+    /// there to the whole.
     pub ready_within: Duration,
     /// Prepares the site (configuration files, an empty database) and names the processes to
     /// start there. All are started before the first one is probed, since some become ready only
     /// together.
     pub processes: fn(&Site) -> Result<Vec<Process>>,
+    /// Makes one whole of the processes, such as a cluster, once each of them answers. Asked again
+    /// and again until it agrees, and again after every restart of the whole, so it does only what
+    /// is still missing. The error says what that is. `None` if there is nothing to do.
+    pub form: Option<fn(&Site) -> Result<()>>,
     /// The URL that reaches all of it, as a user would write it.
     pub url: fn(&Site) -> String,
 }
@@ -73,7 +78,27 @@ pub struct Process {
     pub program: &'static str,
     /// The program's arguments.
     pub args: Vec<OsString>,
-    /// Asked again and again until it agrees.
+    /// Environment variables besides those of this program, and stronger than them.
+    ///
+    /// A recipe made from another one can add some, for example to load a library first:
+    ///
+    /// ```
+    /// use servers::{REDIS, Recipe};
+    ///
+    /// const SHIFTED: Recipe = Recipe {
+    ///     processes: |site| {
+    ///         let mut processes = (REDIS.processes)(site)?;
+    ///         for process in &mut processes {
+    ///             let library = site.folder.join("clock.so");
+    ///             process.env.push(("LD_PRELOAD".into(), library.into()));
+    ///         }
+    ///         Ok(processes)
+    ///     },
+    ///     ..REDIS
+    /// };
+    /// ```
+    pub env: Vec<(OsString, OsString)>,
+    /// Whether this process answers, seen alone; asked again and again until it agrees.
     pub ready: Probe,
 }
 
@@ -83,6 +108,7 @@ impl fmt::Debug for Process {
             .field("name", &self.name)
             .field("program", &self.program)
             .field("args", &self.args)
+            .field("env", &self.env)
             .finish_non_exhaustive()
     }
 }

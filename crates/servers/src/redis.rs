@@ -1,7 +1,14 @@
-//! Redis: one server, nothing written to disk.
+//! Redis, version 7 or newer, in all its shapes.
+//!
+//! Every process has a folder of its own below the site's, with its configuration file in it. A
+//! file rather than arguments, because that is where a server writes down a role it has been given
+//! later, and where it finds it again after a restart.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+mod cluster;
+mod resp;
+mod sentinel;
+
+use std::fs;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -9,7 +16,12 @@ use nix::sys::signal::Signal;
 
 use crate::recipe::{Process, Recipe, Site};
 
+pub use cluster::REDIS_CLUSTER;
+pub use sentinel::REDIS_SENTINEL;
+
 /// A single Redis server without persistence.
+///
+/// Its only node is `redis`.
 pub const REDIS: Recipe = Recipe {
     name: "redis",
     packages: &["redis-server"],
@@ -18,31 +30,69 @@ pub const REDIS: Recipe = Recipe {
     ports: 1,
     stop: Signal::SIGTERM,
     ready_within: Duration::from_secs(60),
-    processes: |site| Ok(vec![node("redis", site, site.ports[0])]),
-    url: |site| format!("redis://127.0.0.1:{}", site.ports[0]),
+    processes: |site| Ok(vec![server(site, "redis", site.ports[0], "")?]),
+    form: None,
+    url: |site| format!("redis://{}", hosts(&site.ports)),
 };
 
-fn node(name: &str, site: &Site, port: u16) -> Process {
-    let mut args = vec!["--port".into(), port.to_string().into()];
-    args.extend(["--dir".into(), site.folder.clone().into_os_string()]);
-    args.extend(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"].map(Into::into));
-    Process {
+/// A single Redis server that has every write on disk before it answers.
+///
+/// Its only node is `redis`.
+pub const REDIS_DURABLE: Recipe = Recipe {
+    name: "redis-durable",
+    processes: |site| {
+        let settings = "appendonly yes\nappendfsync always\n";
+        Ok(vec![server(site, "redis", site.ports[0], settings)?])
+    },
+    ..REDIS
+};
+
+/// Five Redis servers that know nothing of each other and keep nothing on disk.
+///
+/// Its nodes are `redis-1` to `redis-5`, in the order of the ports and of the URL.
+pub const REDLOCK: Recipe = Recipe {
+    name: "redlock",
+    ports: 5,
+    processes: |site| {
+        let numbered = (1..).zip(&site.ports);
+        numbered.map(|(number, port)| server(site, &format!("redis-{number}"), *port, "")).collect()
+    },
+    url: |site| format!("redlock://{}", hosts(&site.ports)),
+    ..REDIS
+};
+
+/// A server that keeps nothing on disk, unless the settings (lines of its configuration file) say
+/// otherwise.
+fn server(site: &Site, name: &str, port: u16, settings: &str) -> Result<Process> {
+    process(site, name, port, &format!("save \"\"\n{settings}"))
+}
+
+/// A `redis-server` of its own folder and port, whatever it is going to be.
+///
+/// Paths are relative to the site's folder, where processes are started: what lies above it may
+/// have a name that would have to be quoted.
+fn process(site: &Site, name: &str, port: u16, settings: &str) -> Result<Process> {
+    let file = format!("{name}/redis.conf");
+    fs::create_dir(site.folder.join(name))?;
+    let text = format!("bind 127.0.0.1\nport {port}\ndir {name}\n{settings}");
+    fs::write(site.folder.join(&file), text)?;
+    Ok(Process {
         name: name.to_owned(),
         program: "redis-server",
-        args,
+        args: vec![file.into()],
+        env: Vec::new(),
         ready: Box::new(move || answers_ping(port)),
-    }
+    })
 }
 
 fn answers_ping(port: u16) -> Result<()> {
-    let patience = Duration::from_secs(1);
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let mut stream = TcpStream::connect_timeout(&address, patience)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
-    stream.write_all(b"PING\r\n")?;
-    let mut answer = [0; 7];
-    stream.read_exact(&mut answer)?;
-    ensure!(&answer == b"+PONG\r\n", "PING was answered with {}", answer.escape_ascii());
+    let answer = resp::ask(port, "PING")?;
+    ensure!(answer.text() == "PONG", "PING was answered with {answer:?}");
     Ok(())
+}
+
+/// Local addresses as they stand in a URL.
+fn hosts(ports: &[u16]) -> String {
+    let hosts: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    hosts.join(",")
 }

@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use tempfile::TempDir;
 
 use crate::detached::Detached;
 use crate::node::Node;
+use crate::poll::poll;
 use crate::ports;
 use crate::recipe::{Recipe, Site};
 use crate::spawn::Lifetime;
@@ -20,6 +21,7 @@ const ATTEMPTS: usize = 3;
 /// Dropping it stops the server and removes its folder.
 #[derive(Debug)]
 pub struct Running {
+    recipe: Recipe,
     site: Site,
     url: String,
     nodes: Vec<Node>,
@@ -93,7 +95,7 @@ impl Running {
             .map(|process| Node::new(recipe, &site, process, lifetime))
             .collect::<Result<_>>()?;
         // Owned before the first start, so that a failing one takes the earlier ones down with it.
-        let mut running = Self { site, url, nodes, _folder: folder };
+        let mut running = Self { recipe: *recipe, site, url, nodes, _folder: folder };
         running.each(Node::start)?;
         Ok(running)
     }
@@ -163,18 +165,41 @@ impl Running {
     }
 
     /// Starts the processes that are down, with the same ports and data, and waits until all are
-    /// ready.
+    /// ready and make one whole again.
     ///
     /// # Errors
     ///
-    /// If a process cannot be started or is not ready in time.
+    /// If a process cannot be started, or it or the whole is not ready in time.
     pub fn restart(&mut self) -> Result<()> {
         self.each(|node| if node.pid().is_none() { node.start() } else { Ok(()) })?;
         self.wait_ready()
     }
 
     fn wait_ready(&mut self) -> Result<()> {
-        self.each(Node::wait_ready)
+        self.each(Node::wait_ready)?;
+        self.wait_formed()
+    }
+
+    fn wait_formed(&mut self) -> Result<()> {
+        let Some(form) = self.recipe.form else { return Ok(()) };
+        let within = self.recipe.ready_within;
+        let mut obstacle = String::new();
+        let outcome = poll(within, || {
+            let formed = form(&self.site).map_err(|error| obstacle = format!("{error:#}")).is_ok();
+            // In this order, because whoever took a port may answer in our server's place.
+            let lost = self.has_lost_a_node();
+            (formed || lost).then_some(!lost)
+        });
+        match outcome {
+            Some(true) => Ok(()),
+            Some(false) => Err(self.failure("lost a process before it was whole", &obstacle)),
+            None => Err(self.failure(&format!("is not whole after {within:?}"), &obstacle)),
+        }
+    }
+
+    fn failure(&self, what: &str, obstacle: &str) -> anyhow::Error {
+        let logs: Vec<String> = self.nodes.iter().map(Node::log_end).collect();
+        anyhow!("{} {what}: {obstacle}\n{}", self.recipe.name, logs.join("\n"))
     }
 
     fn has_lost_a_node(&mut self) -> bool {

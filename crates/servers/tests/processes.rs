@@ -23,6 +23,7 @@ const PAIR: Recipe = Recipe {
     stop: Signal::SIGTERM,
     ready_within: Duration::from_secs(30),
     processes: |site| Ok(vec![idle("left", site), idle("right", site)]),
+    form: None,
     url: |site| format!("pair://127.0.0.1:{},127.0.0.1:{}", site.ports[0], site.ports[1]),
 };
 
@@ -40,6 +41,7 @@ fn shell(
         name: name.to_owned(),
         program: "sh",
         args: vec!["-c".into(), script.into()],
+        env: Vec::new(),
         ready: Box::new(move || if ready()? { Ok(()) } else { bail!("no sign of it") }),
     }
 }
@@ -142,6 +144,92 @@ fn a_process_that_is_never_ready_says_what_the_probe_saw() {
     };
     let error = recipe.start().unwrap_err().to_string();
     assert!(error.contains("mute is not ready after 50ms: no sign of it"), "{error}");
+}
+
+/// Draws a line with every call, and agrees once there are three.
+fn draw_lines(site: &Site) -> Result<()> {
+    let file = site.folder.join("lines");
+    let lines = fs::read_to_string(&file).unwrap_or_default();
+    if lines.len() == 3 {
+        return Ok(());
+    }
+    fs::write(file, format!("{lines}|"))?;
+    bail!("{} of 3 lines", lines.len() + 1)
+}
+
+#[test]
+fn the_whole_is_formed_after_the_start_and_waited_for_after_a_restart() {
+    let recipe = Recipe { form: Some(draw_lines), ..PAIR };
+    let mut pair = recipe.start().unwrap();
+    let lines = pair.folder().join("lines");
+    assert_eq!(fs::read_to_string(&lines).unwrap(), "|||");
+    pair.kill().unwrap();
+    fs::write(&lines, "|").unwrap();
+    pair.restart().unwrap();
+    assert_eq!(fs::read_to_string(&lines).unwrap(), "|||");
+}
+
+#[test]
+fn a_whole_that_does_not_come_about_says_what_is_missing_and_shows_all_logs() {
+    let recipe = Recipe {
+        name: "loners",
+        ready_within: Duration::from_secs(1),
+        processes: |site| {
+            let [left, right] = ["left", "right"].map(|name| {
+                let sign = site.folder.join(name);
+                let script = format!("echo {name} is alone; touch {name}; exec sleep 1000");
+                shell(name, &script, move || Ok(sign.try_exists()?))
+            });
+            Ok(vec![left, right])
+        },
+        form: Some(|_| bail!("they have not met")),
+        ..PAIR
+    };
+    let error = recipe.start().unwrap_err().to_string();
+    assert!(error.contains("loners is not whole after 1s: they have not met"), "{error}");
+    assert!(error.contains("left is alone") && error.contains("right is alone"), "{error}");
+}
+
+#[test]
+fn a_process_lost_while_the_whole_is_formed_is_no_reason_to_wait_long() {
+    let recipe = Recipe {
+        name: "leavers",
+        ready_within: Duration::from_secs(1000),
+        processes: |site| {
+            let sign = site.folder.join("leave");
+            let script = "until test -e leave; do sleep 0.01; done; echo gone for good";
+            Ok(vec![shell("leaver", script, move || Ok(!sign.try_exists()?))])
+        },
+        form: Some(|site| {
+            fs::write(site.folder.join("leave"), "")?;
+            bail!("nobody stays")
+        }),
+        ..PAIR
+    };
+    let error = recipe.start().unwrap_err().to_string();
+    assert!(error.contains("lost a process before it was whole: nobody stays"), "{error}");
+    assert!(error.contains("gone for good"), "{error}");
+}
+
+#[test]
+fn a_recipe_made_from_another_can_add_to_the_environment() {
+    let recipe = Recipe {
+        processes: |site| {
+            let sign = site.folder.join("colour");
+            let script = "echo $COLOUR $SIZE > draft; mv draft colour; exec sleep 1000";
+            let mut painter = shell("painter", script, move || Ok(sign.try_exists()?));
+            painter.env = vec![("COLOUR".into(), "blue".into()), ("SIZE".into(), "big".into())];
+            Ok(vec![painter])
+        },
+        ..PAIR
+    };
+    let mut painter = recipe.start().unwrap();
+    let colour = painter.folder().join("colour");
+    assert_eq!(fs::read_to_string(&colour).unwrap(), "blue big\n");
+    painter.kill().unwrap();
+    fs::remove_file(&colour).unwrap();
+    painter.restart().unwrap();
+    assert_eq!(fs::read_to_string(&colour).unwrap(), "blue big\n");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The object-safe twin of [`Store`], so that a keeper is not generic over its store.
 
 use super::{
-    Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look, Open,
-    Renewal, Stand, Store, StoreId, StoreResult, Terms, Which,
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
+    Open, Renewal, Stand, Store, StoreId, StoreResult, Terms, Which,
 };
 use crate::{
     error::StoreError,
@@ -23,6 +23,7 @@ macro_rules! twin {
             fn id(&self) -> StoreId;
             fn leave_now(&self, ask: &Leave) -> bool;
             fn forget(&self, session: SessionId);
+            fn advice(self: Arc<Self>) -> Boxed<StoreResult<Vec<Advice>>>;
             fn native(&self, claim: &Claim) -> Vec<(&'static str, String)>;
             $( fn $op(self: Arc<Self>, $($arg: $ty),*) -> Boxed<$out>; )*
         }
@@ -33,6 +34,9 @@ macro_rules! twin {
             fn id(&self) -> StoreId { Store::id(self) }
             fn leave_now(&self, ask: &Leave) -> bool { Store::leave_now(self, ask) }
             fn forget(&self, session: SessionId) { Store::forget(self, session) }
+            fn advice(self: Arc<Self>) -> Boxed<StoreResult<Vec<Advice>>> {
+                Box::pin(async move { Store::advice(&*self).await })
+            }
             fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
                 Store::native(self, claim)
             }
@@ -53,6 +57,9 @@ macro_rules! twin {
             fn id(&self) -> StoreId { self.0.id() }
             fn leave_now(&self, ask: &Leave) -> bool { self.0.leave_now(ask) }
             fn forget(&self, session: SessionId) { self.0.forget(session) }
+            async fn advice(&self) -> StoreResult<Vec<Advice>> {
+                Arc::clone(&self.0).advice().await
+            }
             fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> { self.0.native(claim) }
             $( async fn $op(&self, $($arg: $ty),*) -> $out {
                 Arc::clone(&self.0).$op($($arg),*).await

@@ -22,8 +22,14 @@
 
 mod erased;
 pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(feature = "redis")]
+pub mod redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "redis")]
+mod together;
 pub(crate) mod url;
 
 pub use erased::AnyStore;
@@ -316,6 +322,23 @@ pub struct Cell {
     pub fence: u64,
 }
 
+/// Something about a store's set-up that its users should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// What was found.
+    pub what: String,
+    /// What can happen because of it.
+    pub consequence: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}; {}", self.what, self.consequence, self.remedy)
+    }
+}
+
 /// Where a store drops its hints. Every method may be called from any thread and never blocks.
 ///
 /// Hints may be spurious and may be lost; a slow re-check stands behind each of them.
@@ -405,6 +428,11 @@ pub trait Store: Send + Sync + 'static {
     /// Ends somebody else's ticket. Says whether there was one.
     fn evict(&self, name: Name, ticket: TicketId)
     -> impl Future<Output = StoreResult<bool>> + Send;
+
+    /// Looks at the store's set-up: what could hurt locks, each with its consequence and remedy.
+    fn advice(&self) -> impl Future<Output = StoreResult<Vec<Advice>>> + Send {
+        async { Ok(Vec::new()) }
+    }
 
     /// Nothing more will be sent for this session: what the store's handle knows of it can go.
     fn forget(&self, session: SessionId) {

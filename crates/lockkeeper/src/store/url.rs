@@ -10,12 +10,24 @@ const SCHEMES: &[(&str, &str)] = &[
     #[cfg(feature = "sqlite")]
     ("sqlite", "sqlite:PATH"),
     ("memory", "memory://NAME"),
+    #[cfg(feature = "redis")]
+    ("redis", "redis://HOST"),
+    #[cfg(feature = "redis")]
+    ("rediss", "rediss://HOST"),
+    #[cfg(feature = "redis")]
+    ("redis+sentinel", "redis+sentinel://HOST,HOST/SERVICE"),
+    #[cfg(feature = "redis")]
+    ("redis+cluster", "redis+cluster://HOST,HOST"),
+    #[cfg(feature = "redis")]
+    ("redlock", "redlock://HOST,HOST,HOST"),
 ];
 
 /// The schemes that exist but need a cargo feature that is off.
 const FEATURES: &[&str] = &[
     #[cfg(not(feature = "sqlite"))]
     "sqlite",
+    #[cfg(not(feature = "redis"))]
+    "redis",
 ];
 
 /// The options that every URL understands.
@@ -41,10 +53,15 @@ impl StoreUrl {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
         let options = pairs.map(option).collect::<Result<_>>()?;
-        Ok(Self { scheme: scheme.to_owned(), rest: decoded(rest)?, options })
+        Ok(Self { scheme: scheme.to_owned(), rest: rest.to_owned(), options })
     }
 
-    fn take(&mut self, option: &str) -> Option<String> {
+    /// What follows the scheme, with or without slashes, as the path or name that it is.
+    fn path(&self) -> Result<String> {
+        decoded(self.rest.strip_prefix("//").unwrap_or(&self.rest))
+    }
+
+    pub(crate) fn take(&mut self, option: &str) -> Option<String> {
         let at = self.options.iter().position(|(name, _)| name == option)?;
         Some(self.options.swap_remove(at).1)
     }
@@ -60,7 +77,7 @@ impl StoreUrl {
     }
 
     /// Every option must have been understood by now.
-    fn finish(&self, known: &[&str]) -> Result<()> {
+    pub(crate) fn finish(&self, known: &[&str]) -> Result<()> {
         let Some((option, _)) = self.options.first() else { return Ok(()) };
         let known = [COMMON, known].concat().join(", ");
         let scheme = &self.scheme;
@@ -69,26 +86,122 @@ impl StoreUrl {
         )))
     }
 
-    #[expect(clippy::unused_async, reason = "stores that are reached over a network await here")]
     pub(crate) async fn connect(self) -> Result<AnyStore> {
         match self.scheme.as_str() {
             "memory" => {
                 self.finish(&[])?;
-                let name = self.rest.strip_prefix("//").unwrap_or(&self.rest);
-                Ok(AnyStore::shared(Memory::named(name)))
+                Ok(AnyStore::shared(Memory::named(&self.path()?)))
             }
             #[cfg(feature = "sqlite")]
             "sqlite" => {
                 self.finish(&[])?;
-                let path = self.rest.strip_prefix("//").unwrap_or(&self.rest);
+                let path = self.path()?;
                 if path.is_empty() {
                     return Err(Error::Url("sqlite: needs a path, as in sqlite:locks.db".into()));
                 }
-                Ok(AnyStore::new(super::sqlite::Sqlite::open(path)?))
+                Ok(AnyStore::new(super::sqlite::Sqlite::open(&path)?))
             }
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" if self.has("compat") => {
+                Ok(AnyStore::new(super::redlock::Redlock::connect(self).await?))
+            }
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" => Ok(AnyStore::new(super::redis::connect::single(self).await?)),
+            #[cfg(feature = "redis")]
+            "redis+sentinel" => Ok(AnyStore::new(super::redis::connect::sentinel(self).await?)),
+            #[cfg(feature = "redis")]
+            "redis+cluster" => Ok(AnyStore::new(super::redis::connect::cluster(self).await?)),
+            #[cfg(feature = "redis")]
+            "redlock" => Ok(AnyStore::new(super::redlock::Redlock::connect(self).await?)),
             scheme => Err(Error::Url(unknown(scheme))),
         }
     }
+}
+
+/// Options and parts that only stores on a network have.
+#[cfg(feature = "redis")]
+impl StoreUrl {
+    fn has(&self, option: &str) -> bool {
+        self.options.iter().any(|(name, _)| name == option)
+    }
+
+    pub(crate) fn scheme(&self) -> &str {
+        &self.scheme
+    }
+
+    /// The bytes of the file that an option names.
+    pub(crate) fn take_file_bytes(&mut self, option: &str) -> Result<Option<Vec<u8>>> {
+        let Some(path) = self.take(option) else { return Ok(None) };
+        match std::fs::read(&path) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(e) => Err(Error::Url(format!("cannot read the file of {option}={path}: {e}"))),
+        }
+    }
+
+    /// The text of the file that an option names, without the line's end.
+    pub(crate) fn take_file(&mut self, option: &str) -> Result<Option<String>> {
+        let Some(bytes) = self.take_file_bytes(option)? else { return Ok(None) };
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned())),
+            Err(_) => Err(Error::Url(format!("the file of {option}= is not UTF-8"))),
+        }
+    }
+
+    pub(crate) fn authority(&self) -> Result<Authority> {
+        Authority::parse(self.rest.strip_prefix("//").unwrap_or(&self.rest))
+    }
+}
+
+/// `[USER[:PASSWORD]@]HOST[:PORT],…[/PATH]`. It has no `Debug`: it may hold a password.
+#[cfg(feature = "redis")]
+pub(crate) struct Authority {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) hosts: Vec<(String, Option<u16>)>,
+    pub(crate) path: String,
+}
+
+#[cfg(feature = "redis")]
+impl Authority {
+    fn parse(rest: &str) -> Result<Self> {
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user_info, hosts) = match authority.rsplit_once('@') {
+            Some((user_info, hosts)) => (Some(user_info), hosts),
+            None => (None, authority),
+        };
+        let (user, password) = match user_info.map(|u| u.split_once(':').unwrap_or((u, ""))) {
+            Some((user, password)) => (decoded(user)?, decoded(password)?),
+            None => (String::new(), String::new()),
+        };
+        let some = |text: String| (!text.is_empty()).then_some(text);
+        Ok(Self {
+            user: some(user),
+            password: some(password),
+            hosts: hosts.split(',').map(host).collect::<Result<_>>()?,
+            path: decoded(path)?,
+        })
+    }
+}
+
+/// A host and its port; an IPv6 address stands in brackets.
+#[cfg(feature = "redis")]
+fn host(text: &str) -> Result<(String, Option<u16>)> {
+    let bad = || Error::Url(format!("{text:?} is not HOST or HOST:PORT"));
+    let (host, port) = match text.strip_prefix('[') {
+        Some(v6) => {
+            let (host, rest) = v6.split_once(']').ok_or_else(bad)?;
+            (host, rest.strip_prefix(':'))
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    if host.is_empty() {
+        return Err(bad());
+    }
+    let port = port.map(|p| p.parse().map_err(|_| bad())).transpose()?;
+    Ok((host.to_owned(), port))
 }
 
 impl fmt::Debug for StoreUrl {

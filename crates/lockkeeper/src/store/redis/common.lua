@@ -1,0 +1,126 @@
+-- Shared by all scripts, which are this text followed by their own.
+--
+-- Keys of one bucket, all in one slot; a script names those it uses in KEYS:
+--   e  zset  session -> when it is dead (µs of the server's clock), lock-delay included;
+--            !session -> until when a session that was closed cannot be opened again
+--   s  hash  session -> "evictions ttl delay channel owner"
+--   i  zset  name    -> the last number given out in its line (a place or a fence)
+--   x  zset  name    -> when its closed tickets can be forgotten
+--   z  zset  ticket  -> its place in the line of one name
+--   t  hash  ticket  -> "session weight capacity fence entered granted hold note_edit cell_edit note";
+--                       fence and granted are 0 while it waits; session is - for a hold that has
+--                       outlived its session, until hold.
+--            x session ticket -> until when a copy of its enter is refused: it was closed
+--   c  hash  the cell of one name: v its bytes, f the fence of its writer
+-- Numbers are doubles here and stay exact up to 2^53, which the clock reaches in the year 2255.
+
+local function num(n) return string.format('%.0f', n) end
+
+local function clock()
+  local t = redis.call('TIME')
+  return t[1] * 1000000 + t[2]
+end
+
+-- The next number of a line: grows, and never falls below the clock.
+local function draw(I, name, now)
+  local last = redis.call('ZSCORE', I, name)
+  local n = now
+  if last and tonumber(last) >= n then n = tonumber(last) + 1 end
+  redis.call('ZADD', I, num(n), name)
+  return n
+end
+
+local TICKET = '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$'
+
+-- The field that notes a ticket as closed for its session.
+local function closed(sid, id) return 'x ' .. sid .. ' ' .. id end
+
+local function read(T, id)
+  local v = redis.call('HGET', T, id)
+  if not v then return nil end
+  local sid, weight, cap, fence, entered, granted, hold, ne, ce, note = string.match(v, TICKET)
+  return {
+    id = id, sid = sid, weight = tonumber(weight), cap = tonumber(cap), fence = tonumber(fence),
+    entered = tonumber(entered), granted = tonumber(granted), hold = tonumber(hold),
+    note_edit = tonumber(ne), cell_edit = tonumber(ce), note = note,
+  }
+end
+
+local function write(T, k)
+  redis.call('HSET', T, k.id, table.concat({
+    k.sid, num(k.weight), num(k.cap), num(k.fence), num(k.entered), num(k.granted), num(k.hold),
+    num(k.note_edit), num(k.cell_edit), k.note,
+  }, ' '))
+end
+
+-- Evictions, lock-delay, channel and owner of a session.
+local function about(S, sid)
+  local v = redis.call('HGET', S, sid)
+  if not v then return 0, 0, '', '' end
+  local evictions, delay, channel, owner = string.match(v, '^(%d+) %d+ (%d+) (%S+) (.*)$')
+  return tonumber(evictions), tonumber(delay), channel, owner
+end
+
+-- A ticket that waits ends with its session; one that is granted stays for the lock-delay.
+local function dead_at(E, S, k)
+  if k.sid == '-' then return k.hold end
+  local ends = tonumber(redis.call('ZSCORE', E, k.sid) or 0)
+  if k.fence > 0 or ends == 0 then return ends end
+  return ends - select(2, about(S, k.sid))
+end
+
+local function drop(Z, T, id)
+  redis.call('ZREM', Z, id)
+  redis.call('HDEL', T, id)
+end
+
+local function grant(S, I, T, name, k, now)
+  k.fence, k.granted = draw(I, name, now), now
+  write(T, k)
+  local channel = select(3, about(S, k.sid))
+  if channel ~= '' then redis.call('PUBLISH', channel, k.id .. ' ' .. num(k.fence)) end
+end
+
+-- Walks a line from its head: the dead fall out and their sessions end, the longest prefix that fits
+-- is granted. Reads no further than the first live ticket that must wait. Returns the room left, the
+-- first holder, when the line can move by itself, and whether somebody waits.
+local function settle(E, S, I, Z, T, name, now)
+  local at, front = 0, { waits = false }
+  while true do
+    local ids = redis.call('ZRANGE', Z, at, at + 15)
+    if #ids == 0 then return front end
+    for _, id in ipairs(ids) do
+      local k = read(T, id)
+      local ends = k and dead_at(E, S, k) or 0
+      if ends <= now then
+        drop(Z, T, id)
+        -- The session of a waiter may only be expired: its held tickets have their lock-delay.
+        if k and k.sid ~= '-' and tonumber(redis.call('ZSCORE', E, k.sid) or 0) <= now then
+          redis.call('ZREM', E, k.sid)
+          redis.call('HDEL', S, k.sid)
+        end
+      else
+        front.room = front.room or k.cap
+        front.cap = k.cap
+        if k.weight > front.room then
+          front.waits = true
+          return front
+        end
+        front.room = front.room - k.weight
+        if k.fence == 0 then grant(S, I, T, name, k, now) end
+        front.holder = front.holder or k
+        if not front.moves or ends < front.moves then front.moves = ends end
+        at = at + 1
+      end
+    end
+  end
+end
+
+-- What a waiter is told: how many are ahead, when to look again, and who holds the lock.
+local function wait(S, ahead, front, now)
+  local holder, owner = front.holder, ''
+  local recheck = front.moves and front.moves - now or 0
+  if not holder then return { ahead, recheck, '', '', 0 } end
+  if holder.sid ~= '-' then owner = select(4, about(S, holder.sid)) end
+  return { ahead, recheck, owner, holder.note, now - holder.granted }
+end

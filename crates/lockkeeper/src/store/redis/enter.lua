@@ -1,0 +1,43 @@
+-- Enters a line: granted, queued or busy in one round trip.
+-- KEYS e s i z t   ARGV name ticket session delay weight capacity queue(1|0) deadline max note
+-- -> { 'granted', fence } | { 'queued' | 'busy', ahead, recheck, owner, note, held for }
+--  | { 'over' } | { 'closed' } | { 'capacity', n } | { 'full' } | { 'late', now }
+local E, S, I, Z, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local name, id, sid, delay = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local weight, cap = tonumber(ARGV[5]), tonumber(ARGV[6])
+local now = clock()
+if now > tonumber(ARGV[8]) then return { 'late', now } end
+local dead = redis.call('ZSCORE', E, sid)
+if not dead or tonumber(dead) - delay <= now then return { 'over' } end
+
+local ahead, fits = 0, true
+local front
+if redis.call('HLEN', T) > 0 then
+  if redis.call('HEXISTS', T, closed(sid, id)) == 1 then return { 'closed' } end
+  local mine = read(T, id)
+  front = settle(E, S, I, Z, T, name, now)
+  if mine and mine.sid == sid then
+    mine = read(T, id)
+    if mine and mine.fence > 0 then return { 'granted', mine.fence } end
+    if mine then
+      return { 'queued', unpack(wait(S, redis.call('ZRANK', Z, id), front, now)) }
+    end
+  end
+  if front.cap and front.cap ~= cap then return { 'capacity', front.cap } end
+  fits = not front.waits and (not front.room or weight <= front.room)
+  ahead = redis.call('ZCARD', Z)
+end
+if not fits then
+  if ARGV[7] == '0' then return { 'busy', unpack(wait(S, ahead, front, now)) } end
+  if ahead >= tonumber(ARGV[9]) then return { 'full' } end
+end
+local n = draw(I, name, now)
+redis.call('ZADD', Z, num(n), id)
+local fence, granted = 0, 0
+if fits then fence, granted = n, now end
+write(T, {
+  id = id, sid = sid, weight = weight, cap = cap, fence = fence, entered = now, granted = granted,
+  hold = 0, note_edit = 0, cell_edit = 0, note = ARGV[10],
+})
+if fits then return { 'granted', n } end
+return { 'queued', unpack(wait(S, ahead, front, now)) }

@@ -1,0 +1,89 @@
+//! Names of keys. One bucket's keys share a hash tag, so that they live in one slot of a cluster.
+
+use crate::name::Name;
+
+/// Buckets on a cluster. One server needs one.
+pub(super) const CLUSTER_BUCKETS: u32 = 64;
+
+/// The keys of one bucket.
+#[derive(Clone)]
+pub(super) struct Keys {
+    stem: String,
+}
+
+impl Keys {
+    pub(super) fn new(prefix: &str, bucket: u32) -> Self {
+        Self { stem: format!("{prefix}:{{{bucket}}}:") }
+    }
+
+    fn of_bucket(&self, kind: &str) -> String {
+        format!("{}{kind}", self.stem)
+    }
+
+    fn of_name(&self, kind: &str, name: &Name) -> String {
+        format!("{}{kind}:{name}", self.stem)
+    }
+
+    pub(super) fn ends(&self) -> String {
+        self.of_bucket("e")
+    }
+
+    pub(super) fn sessions(&self) -> String {
+        self.of_bucket("s")
+    }
+
+    pub(super) fn index(&self) -> String {
+        self.of_bucket("i")
+    }
+
+    pub(super) fn closed(&self) -> String {
+        self.of_bucket("x")
+    }
+
+    pub(super) fn meta(&self) -> String {
+        self.of_bucket("meta")
+    }
+
+    pub(super) fn order(&self, name: &Name) -> String {
+        self.of_name("z", name)
+    }
+
+    pub(super) fn tickets(&self, name: &Name) -> String {
+        self.of_name("t", name)
+    }
+
+    pub(super) fn cell(&self, name: &Name) -> String {
+        self.of_name("c", name)
+    }
+}
+
+/// The bucket of a name: the same for every client of every version (FNV-1a).
+pub(super) fn bucket(name: &Name, buckets: u32) -> u32 {
+    let hash = name
+        .as_str()
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash % buckets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_braces_stay_in_the_slot_of_their_bucket() {
+        let keys = Keys::new("lk", 7);
+        for name in ["a", "{b}", "}{", "{}"] {
+            let key = keys.order(&Name::new(name).unwrap());
+            let tag = &key[key.find('{').unwrap() + 1..key.find('}').unwrap()];
+            assert_eq!(tag, "7");
+        }
+    }
+
+    #[test]
+    fn the_bucket_of_a_name_never_changes() {
+        let of = |name| bucket(&Name::new(name).unwrap(), 64);
+        assert_eq!((of("a"), of("orders/42"), of("é")), (of("a"), of("orders/42"), of("é")));
+        assert_eq!(bucket(&Name::new("a").unwrap(), 1), 0);
+    }
+}

@@ -1,0 +1,24 @@
+-- Releases or withdraws a ticket, and hands the lock to the next one. One round trip.
+-- KEYS e s i z t x   ARGV name ticket session keep stray-for   -> 'released' | 'withdrawn' | 'gone'
+local E, S, I, Z, T, X = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local name, id, sid, keep, stray = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+local k = read(T, id)
+local answer = 'gone'
+if k and k.sid == sid then
+  answer = k.fence > 0 and 'released' or 'withdrawn'
+  if keep > 0 and k.fence > 0 then
+    k.sid, k.hold = '-', clock() + keep
+    write(T, k)
+    return answer
+  end
+  drop(Z, T, id)
+end
+if stray > 0 then
+  local till = num(clock() + stray)
+  redis.call('HSET', T, closed(sid, id), till)
+  redis.call('ZADD', X, 'GT', till, name)
+end
+if answer ~= 'gone' and redis.call('ZCARD', Z) > 0 then
+  settle(E, S, I, Z, T, name, clock())
+end
+return answer

@@ -1,0 +1,285 @@
+//! The connection: one for commands and messages, made again when it breaks.
+//!
+//! Commands and the messages that wake waiters share one RESP3 connection. When it breaks, requests
+//! under way end as *unknown* and the next one connects anew. Behind Sentinel a new connection asks
+//! for the primary again; in a cluster the client follows the slots itself.
+
+use super::KIND;
+use crate::{
+    error::{StoreError, Trouble},
+    store::StoreResult,
+};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, PushInfo, PushKind,
+    RedisError, RedisFuture, RedisResult, ScriptInvocation, ServerErrorKind, Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+    cluster::ClusterClient,
+    cluster_async::ClusterConnection,
+    sentinel::SentinelClient,
+};
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::watch;
+
+/// For how long a request may take. When it is over the request may still be carried out.
+const REQUEST: Duration = Duration::from_secs(5);
+/// For how long connecting may take.
+const CONNECT: Duration = Duration::from_secs(3);
+
+/// Where connections come from.
+pub(super) enum Source {
+    Single(Box<Client>),
+    Sentinel(Box<tokio::sync::Mutex<SentinelClient>>),
+    Cluster(Box<ClusterClient>),
+}
+
+/// A live connection; clones share it.
+#[derive(Clone)]
+pub(super) enum Wire {
+    One(MultiplexedConnection),
+    Cluster(ClusterConnection),
+}
+
+impl Wire {
+    pub(super) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
+        match self {
+            Self::One(wire) => wire.subscribe(channel).await,
+            Self::Cluster(wire) => wire.subscribe(channel).await,
+        }
+    }
+}
+
+impl ConnectionLike for Wire {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        match self {
+            Self::One(wire) => wire.req_packed_command(cmd),
+            Self::Cluster(wire) => wire.req_packed_command(cmd),
+        }
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        commands: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        match self {
+            Self::One(wire) => wire.req_packed_commands(commands, offset, count),
+            Self::Cluster(wire) => wire.req_packed_commands(commands, offset, count),
+        }
+    }
+
+    fn get_db(&self) -> i64 {
+        match self {
+            Self::One(wire) => wire.get_db(),
+            Self::Cluster(wire) => wire.get_db(),
+        }
+    }
+}
+
+/// What is done with a message from the server.
+pub(in crate::store) type Ear = Arc<dyn Fn(PushInfo) + Send + Sync>;
+
+pub(in crate::store) struct Link {
+    source: Source,
+    ear: Ear,
+    state: Arc<State>,
+    connecting: tokio::sync::Mutex<()>,
+    made: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// The present connection and its number.
+    current: Mutex<Option<(u64, Wire)>>,
+    /// Grows with every connection that breaks.
+    breaks: watch::Sender<u64>,
+}
+
+impl State {
+    fn current(&self) -> MutexGuard<'_, Option<(u64, Wire)>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This connection is good for nothing any more.
+    fn give_up(&self, number: u64) {
+        self.current().take_if(|(present, _)| *present == number);
+        self.breaks.send_modify(|n| *n += 1);
+    }
+}
+
+impl Link {
+    /// A link to one server.
+    pub(in crate::store) fn single(client: Client, ear: Ear) -> Self {
+        Self::new(Source::Single(Box::new(client)), ear)
+    }
+
+    pub(super) fn new(source: Source, ear: Ear) -> Self {
+        Self {
+            source,
+            ear,
+            state: Arc::default(),
+            connecting: tokio::sync::Mutex::new(()),
+            made: AtomicU64::new(0),
+        }
+    }
+
+    /// Changes whenever a connection breaks: what was written before may be gone with a server.
+    pub(super) fn breaks(&self) -> u64 {
+        *self.state.breaks.borrow()
+    }
+
+    /// Waits for the next break after the one of this number.
+    pub(super) async fn broken(&self, since: u64) {
+        let mut breaks = self.state.breaks.subscribe();
+        let _ = breaks.wait_for(|now| *now != since).await;
+    }
+
+    /// The connection and its number, made anew if there is none.
+    async fn wire(&self) -> StoreResult<(u64, Wire)> {
+        if let Some(present) = self.state.current().clone() {
+            return Ok(present);
+        }
+        let _one_at_a_time = self.connecting.lock().await;
+        if let Some(present) = self.state.current().clone() {
+            return Ok(present);
+        }
+        let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+        let made = tokio::time::timeout(CONNECT, self.connect(number)).await;
+        let wire = match made {
+            Ok(Ok(wire)) => wire,
+            Ok(Err(e)) => {
+                return Err(StoreError { outcome: crate::Outcome::NotApplied, ..error(e) });
+            }
+            Err(_) => {
+                let what = format!("cannot connect within {CONNECT:?}");
+                return Err(StoreError::not_applied(KIND, Trouble::Unavailable, what));
+            }
+        };
+        *self.state.current() = Some((number, wire.clone()));
+        Ok((number, wire))
+    }
+
+    async fn connect(&self, number: u64) -> RedisResult<Wire> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT))
+            .set_response_timeout(Some(REQUEST))
+            .set_push_sender(self.listener(number));
+        match &self.source {
+            Source::Single(client) => {
+                let wire = client.get_multiplexed_async_connection_with_config(&config).await?;
+                Ok(Wire::One(wire))
+            }
+            Source::Sentinel(client) => {
+                let mut client = client.lock().await;
+                Ok(Wire::One(client.get_async_connection_with_config(&config).await?))
+            }
+            Source::Cluster(client) => {
+                let config = redis::cluster::ClusterConfig::new()
+                    .set_connection_timeout(CONNECT)
+                    .set_response_timeout(REQUEST)
+                    .set_push_sender(self.listener(number));
+                Ok(Wire::Cluster(client.get_async_connection_with_config(config).await?))
+            }
+        }
+    }
+
+    /// Passes messages on, and notices the end of the connection that they came by.
+    fn listener(&self, number: u64) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + use<> {
+        let (ear, state) = (Arc::clone(&self.ear), Arc::clone(&self.state));
+        // A cluster's connection mends itself: only one of its nodes was lost.
+        let number = if self.is_cluster() { 0 } else { number };
+        move |info| {
+            match info.kind {
+                PushKind::Disconnection => state.give_up(number),
+                _ => ear(info),
+            }
+            Ok(())
+        }
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.source, Source::Cluster(_))
+    }
+
+    /// Runs a script. A connection that fails is given up, so that the next request makes another.
+    pub(in crate::store) async fn run<T: FromRedisValue>(
+        &self,
+        script: &ScriptInvocation<'_>,
+    ) -> StoreResult<T> {
+        let (number, mut wire) = self.wire().await?;
+        let answer: RedisResult<T> = script.invoke_async(&mut wire).await;
+        answer.map_err(|e| self.failed(number, e))
+    }
+
+    /// Runs a command.
+    pub(in crate::store) async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> StoreResult<T> {
+        let (number, mut wire) = self.wire().await?;
+        let answer: RedisResult<T> = cmd.query_async(&mut wire).await;
+        answer.map_err(|e| self.failed(number, e))
+    }
+
+    pub(super) async fn subscribe(&self, channel: &str) -> StoreResult<()> {
+        let (number, mut wire) = self.wire().await?;
+        wire.subscribe(channel).await.map_err(|e| self.failed(number, e))
+    }
+
+    fn failed(&self, number: u64, e: RedisError) -> StoreError {
+        // A connection that timed out may still be good.
+        if (e.is_unrecoverable_error() || is_replica(&e)) && !self.is_cluster() {
+            self.state.give_up(number);
+        }
+        error(e)
+    }
+}
+
+/// The primary has become a replica: another server is the one to talk to.
+fn is_replica(e: &RedisError) -> bool {
+    e.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+}
+
+/// What the server's or the client's error means to us.
+fn error(e: RedisError) -> StoreError {
+    let (trouble, hint) = kind(&e);
+    // The server has refused the whole script, or it has told us what the script did; everything
+    // else may have been carried out.
+    let refused = e.code().is_some() && trouble != Trouble::Other;
+    let what = format!("{}{hint}", e.category());
+    let error = if refused || e.is_connection_refusal() {
+        StoreError::not_applied(KIND, trouble, what)
+    } else {
+        StoreError::unknown(KIND, trouble, what)
+    };
+    error.because(e)
+}
+
+fn kind(e: &RedisError) -> (Trouble, &'static str) {
+    if e.is_io_error() || e.is_timeout() || e.is_cluster_error() {
+        return (Trouble::Unavailable, "");
+    }
+    match e.kind() {
+        ErrorKind::AuthenticationFailed => (Trouble::Denied, ""),
+        ErrorKind::InvalidClientConfig => (Trouble::Misconfigured, ""),
+        ErrorKind::RESP3NotSupported => (Trouble::Misconfigured, "; Redis 6.2 or newer is needed"),
+        ErrorKind::MasterNameNotFoundBySentinel | ErrorKind::ClusterConnectionNotFound => {
+            (Trouble::Unavailable, "")
+        }
+        _ => match e.code() {
+            Some("NOAUTH" | "WRONGPASS" | "NOPERM") => {
+                (Trouble::Denied, "; check the user, its password and its rights")
+            }
+            Some("READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY") => {
+                (Trouble::Unavailable, "")
+            }
+            Some("OOM") => (Trouble::Unavailable, "; the server is out of memory"),
+            Some("MISCONF") => (Trouble::Unavailable, "; the server cannot write to its disk"),
+            Some("NOREPLICAS") => (Trouble::Unavailable, "; too few replicas"),
+            _ => (Trouble::Other, ""),
+        },
+    }
+}

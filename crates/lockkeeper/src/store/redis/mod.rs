@@ -1,0 +1,630 @@
+//! Redis and Valkey: a single server, a primary behind Sentinel, or a cluster.
+//!
+//! | idea | here |
+//! |---|---|
+//! | line | a sorted set of tickets and a hash of what they carry, both under the name |
+//! | session | one entry with its end in a sorted set, in every bucket where it is used |
+//! | hint | one channel for each process; the message carries ticket and fence |
+//! | fence | max(the line's last + 1, the server's clock in µs), drawn inside the script |
+//! | round trips | enter, leave, renew (for each bucket), poll (for each bucket): one script each |
+//!
+//! The operations are Lua scripts beside this file, atomic on the server. Time is the server's alone.
+//! A release hands the lock to the next ticket inside its own script and tells the waiter by a message;
+//! the waiter holds the lock when the message arrives.
+//!
+//! On a cluster names are spread over buckets, whose keys share a slot. A session lives in each bucket
+//! that it uses, and losing it in one of them ends all of it.
+
+mod advice;
+pub(super) mod connect;
+mod keys;
+mod link;
+mod reply;
+mod scripts;
+
+use super::{
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LOOK_MAX, Leave, Left,
+    Look, Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Which,
+};
+use crate::{
+    clock::Clock,
+    error::{StoreError, Trouble},
+    line::{LINE_MAX, Line, Ticket},
+    name::Name,
+    ticket::{Place, SessionId, TicketId},
+};
+use keys::{CLUSTER_BUCKETS, Keys, bucket};
+pub(super) use link::Link;
+use link::{Ear, Source};
+use redis::{Script, ScriptInvocation, Value};
+use reply::{Message, nonsense};
+pub(super) use reply::{Parts, pack, unpack};
+use scripts::Scripts;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+pub(crate) const KIND: &str = "redis";
+
+/// For how long an idle line's last number is kept: longer than clocks may differ.
+const IDLE: Duration = Duration::from_secs(24 * 3600);
+
+/// No request takes effect later than this after it was sent.
+const PATIENCE: Duration = STRAY_MAX.checked_div(2).expect("two is not zero");
+
+/// Lines in Redis.
+pub struct Redis {
+    id: StoreId,
+    clock: Clock,
+    link: Link,
+    scripts: Scripts,
+    buckets: Vec<Keys>,
+    channel: String,
+    /// The server's clock less ours, in microseconds, as last seen.
+    offset: AtomicI64,
+    sessions: Arc<Sessions>,
+}
+
+/// What this handle knows of its sessions.
+#[derive(Default)]
+struct Sessions {
+    lives: Mutex<HashMap<SessionId, Life>>,
+    sinks: Mutex<HashMap<SessionId, Arc<dyn Hints>>>,
+}
+
+struct Life {
+    ask: Open,
+    /// The buckets in which the server knows the session.
+    buckets: BTreeSet<u32>,
+    tickets: HashSet<(Name, TicketId)>,
+}
+
+impl Life {
+    fn new(ask: Open, buckets: BTreeSet<u32>) -> Self {
+        Self { ask, buckets, tickets: HashSet::new() }
+    }
+}
+
+impl Sessions {
+    fn lives(&self) -> MutexGuard<'_, HashMap<SessionId, Life>> {
+        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sinks(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<dyn Hints>>> {
+        self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hear(&self, message: &Message) {
+        let sinks: Vec<Arc<dyn Hints>> = self.sinks().values().cloned().collect();
+        for sink in sinks {
+            match *message {
+                Message::Granted(ticket, fence) => sink.granted(ticket, fence),
+                Message::Ended(ticket) => sink.ended(ticket),
+            }
+        }
+    }
+
+    fn ear(self: &Arc<Self>) -> Ear {
+        let sessions = Arc::clone(self);
+        Arc::new(move |info| {
+            if info.kind == redis::PushKind::Message
+                && let Some(Value::BulkString(payload)) = info.data.last()
+                && let Some(message) = Message::parse(payload)
+            {
+                sessions.hear(&message);
+            }
+        })
+    }
+}
+
+/// How an id is written.
+fn hex(session: SessionId) -> String {
+    format!("{:032x}", u128::from_be_bytes(session.to_bytes()))
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Redis {
+    async fn over(source: Source, prefix: &str, clock: Clock) -> StoreResult<Self> {
+        let sessions = Arc::<Sessions>::default();
+        let link = Link::new(source, sessions.ear());
+        let wanted = if link.is_cluster() { CLUSTER_BUCKETS } else { 1 };
+        for advice in advice::of(&link, &clock).await? {
+            tracing::warn!(%advice, "the Redis server's set-up");
+        }
+        let (id, buckets) = meta(&link, &Keys::new(prefix, 0).meta(), wanted).await?;
+        let tag: u64 = rand::random();
+        Ok(Self {
+            id,
+            clock,
+            link,
+            scripts: Scripts::new(),
+            buckets: (0..buckets).map(|b| Keys::new(prefix, b)).collect(),
+            channel: format!("{prefix}:n:{tag:016x}"),
+            offset: AtomicI64::new(0),
+            sessions,
+        })
+    }
+
+    fn keys(&self, name: &Name) -> &Keys {
+        &self.buckets[self.bucket(name) as usize]
+    }
+
+    fn bucket(&self, name: &Name) -> u32 {
+        let buckets = u32::try_from(self.buckets.len()).unwrap_or(1);
+        bucket(name, buckets)
+    }
+
+    fn local_micros(&self) -> i64 {
+        i64::try_from(self.clock.now().as_micros()).unwrap_or(0)
+    }
+
+    /// Remembers what the server's clock says.
+    fn set_clock(&self, server: i64) {
+        self.offset.store(server - self.local_micros(), Ordering::Relaxed);
+    }
+
+    /// Until when, on the server's clock, a request sent now may take effect.
+    fn deadline(&self) -> i64 {
+        let now = self.local_micros() + self.offset.load(Ordering::Relaxed);
+        now.saturating_add_unsigned(micros(PATIENCE))
+    }
+
+    async fn open_in(&self, bucket: u32, ask: &Open) -> StoreResult<()> {
+        let keys = &self.buckets[bucket as usize];
+        let mut script = self.scripts.open.prepare_invoke();
+        script.key(keys.ends()).key(keys.sessions());
+        script.arg(hex(ask.session)).arg(micros(ask.ttl)).arg(micros(ask.lock_delay));
+        script.arg(&self.channel).arg(pack(&ask.owner));
+        let now: i64 = self.link.run(&script).await?;
+        if now < 0 {
+            return Err(StoreError::session_over(KIND));
+        }
+        self.set_clock(now);
+        if let Some(life) = self.sessions.lives().get_mut(&ask.session) {
+            life.buckets.insert(bucket);
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the session is known in the bucket; says what its lock-delay is.
+    async fn settle_in(&self, session: SessionId, bucket: u32) -> StoreResult<Duration> {
+        let (ask, buckets) =
+            self.life(session).await?.ok_or_else(|| StoreError::session_over(KIND))?;
+        if !buckets.contains(&bucket) {
+            self.open_in(bucket, &ask).await?;
+        }
+        Ok(ask.lock_delay)
+    }
+
+    /// What is known of a session; asked from the server if another handle has opened it.
+    async fn life(&self, session: SessionId) -> StoreResult<Option<(Open, BTreeSet<u32>)>> {
+        let known = self.sessions.lives().get(&session).map(|l| (l.ask.clone(), l.buckets.clone()));
+        if known.is_some() {
+            return Ok(known);
+        }
+        let of = |keys: &Keys| {
+            let mut get = redis::cmd("HGET");
+            get.arg(keys.sessions()).arg(hex(session));
+            get
+        };
+        let asks = self.buckets.iter().map(|keys| {
+            let get = of(keys);
+            async move { self.link.query::<Option<String>>(&get).await }
+        });
+        let (mut found, mut buckets) = (None, BTreeSet::new());
+        for (bucket, about) in (0..).zip(super::together::all(asks).await) {
+            if let Some(ask) = about?.and_then(|about| reply::session(session, &about)) {
+                buckets.insert(bucket);
+                found = Some(ask);
+            }
+        }
+        let Some(ask) = found else { return Ok(None) };
+        let life = Life::new(ask.clone(), buckets.clone());
+        self.sessions.lives().entry(session).or_insert(life);
+        Ok(Some((ask, buckets)))
+    }
+
+    fn enter_script(&self, ask: &Enter, delay: Duration) -> ScriptInvocation<'_> {
+        let Place { session, name, ticket } = &ask.place;
+        let keys = self.keys(name);
+        let mut script = self.scripts.enter.prepare_invoke();
+        script.key(keys.ends()).key(keys.sessions()).key(keys.index());
+        script.key(keys.order(name)).key(keys.tickets(name));
+        script.arg(name.as_str()).arg(ticket.to_string()).arg(hex(*session)).arg(micros(delay));
+        script.arg(ask.mode.weight()).arg(ask.mode.capacity());
+        script.arg(u8::from(ask.manner == Manner::Queue)).arg(self.deadline());
+        script.arg(LINE_MAX).arg(&ask.note[..]);
+        script
+    }
+
+    fn entered(&self, value: Value) -> StoreResult<Option<Entered>> {
+        let mut parts = Parts::of(value)?;
+        let refuse = |trouble, what: String| Err(StoreError::not_applied(KIND, trouble, what));
+        Ok(Some(match parts.text()?.as_str() {
+            "granted" => Entered::Granted { fence: parts.fence()? },
+            "queued" => Entered::Queued(parts.wait()?),
+            "busy" => Entered::Busy(parts.wait()?),
+            "over" => return Err(StoreError::session_over(KIND)),
+            "closed" => {
+                let what = "the ticket was closed before this request came";
+                return refuse(Trouble::TicketClosed, what.into());
+            }
+            "capacity" => {
+                let line = u32::try_from(parts.int()?).unwrap_or(0);
+                return refuse(Trouble::Capacity(line), format!("the line has capacity {line}"));
+            }
+            "full" => {
+                let what = format!("{LINE_MAX} tickets stand in the line already");
+                return refuse(Trouble::Full, what);
+            }
+            "late" => {
+                self.set_clock(parts.int()?);
+                return Ok(None);
+            }
+            _ => return Err(nonsense(&Value::Nil)),
+        }))
+    }
+
+    /// Runs a script over lines of one session, bucket by bucket, all at once.
+    async fn over_lines(
+        &self,
+        script: &Script,
+        session: SessionId,
+        lines: BTreeMap<u32, Vec<(Name, TicketId)>>,
+    ) -> StoreResult<Vec<(Vec<(Name, TicketId)>, Value)>> {
+        let asks = lines.into_iter().map(|(bucket, lines)| {
+            let keys = &self.buckets[bucket as usize];
+            let mut script = script.prepare_invoke();
+            script.key(keys.ends()).key(keys.sessions()).key(keys.index());
+            script.arg(hex(session)).arg(micros(STRAY_MAX));
+            for (name, ticket) in &lines {
+                script.key(keys.order(name)).key(keys.tickets(name));
+                script.arg(name.as_str()).arg(ticket.to_string());
+            }
+            async move { Ok((lines, self.link.run::<Value>(&script).await?)) }
+        });
+        super::together::all(asks).await.into_iter().collect()
+    }
+
+    fn by_bucket(
+        &self,
+        tickets: impl IntoIterator<Item = (Name, TicketId)>,
+    ) -> BTreeMap<u32, Vec<(Name, TicketId)>> {
+        let mut buckets: BTreeMap<u32, Vec<_>> = BTreeMap::new();
+        for (name, ticket) in tickets {
+            buckets.entry(self.bucket(&name)).or_default().push((name, ticket));
+        }
+        buckets
+    }
+
+    fn tickets_of(&self, session: SessionId) -> Vec<(Name, TicketId)> {
+        let lives = self.sessions.lives();
+        lives.get(&session).into_iter().flat_map(|life| &life.tickets).cloned().collect()
+    }
+
+    async fn renew_in(&self, bucket: u32, ask: &Open) -> StoreResult<Option<u64>> {
+        let keys = &self.buckets[bucket as usize];
+        let mut script = self.scripts.renew.prepare_invoke();
+        script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.closed());
+        script.arg(hex(ask.session)).arg(micros(ask.ttl)).arg(micros(ask.lock_delay));
+        script.arg(micros(IDLE));
+        let mut parts = match self.link.run(&script).await? {
+            Value::Int(_) => return Ok(None),
+            answer => Parts::of(answer)?,
+        };
+        let evictions = u64::try_from(parts.int()?).unwrap_or(0);
+        let sweep: Vec<Value> = parts.parts()?.collect();
+        for name in sweep {
+            // The renewal counts, whatever becomes of the sweeping.
+            let _ = self.sweep(keys, &name).await;
+        }
+        Ok(Some(evictions))
+    }
+
+    async fn sweep(&self, keys: &Keys, name: &Value) -> StoreResult<()> {
+        let Value::BulkString(bytes) = name else { return Ok(()) };
+        let Some(name) = std::str::from_utf8(bytes).ok().and_then(|n| Name::new(n).ok()) else {
+            return Ok(());
+        };
+        let mut script = self.scripts.sweep.prepare_invoke();
+        script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.closed());
+        script.key(keys.order(&name)).key(keys.tickets(&name));
+        script.arg(name.as_str()).arg(micros(IDLE));
+        self.link.run::<i64>(&script).await.map(drop)
+    }
+
+    async fn edit(&self, kind: &str, edit: &Edit) -> StoreResult<Edited> {
+        let Place { session, name, ticket } = &edit.place;
+        let keys = self.keys(name);
+        let mut script = self.scripts.edit.prepare_invoke();
+        script.key(keys.ends()).key(keys.sessions()).key(keys.tickets(name)).key(keys.cell(name));
+        script.arg(ticket.to_string()).arg(hex(*session)).arg(kind).arg(edit.edit);
+        script.arg(u8::from(edit.bytes.is_some()));
+        script.arg(edit.bytes.as_deref().unwrap_or_default());
+        match self.link.run::<i64>(&script).await? {
+            1 => Ok(Edited::Done),
+            _ => Ok(Edited::NotHeld),
+        }
+    }
+
+    async fn show(&self, name: Name) -> StoreResult<Option<Line>> {
+        let keys = self.keys(&name);
+        let mut script = self.scripts.show.prepare_invoke();
+        script.key(keys.ends()).key(keys.sessions());
+        script.key(keys.order(&name)).key(keys.tickets(&name));
+        let tickets = Parts::of(self.link.run(&script).await?)?;
+        let tickets: Vec<Ticket> =
+            tickets.map(|ticket| Parts::of(ticket)?.ticket()).collect::<StoreResult<_>>()?;
+        let capacity = tickets.first().map(|t| t.mode.capacity());
+        Ok(capacity.map(|capacity| Line::new(name, capacity, tickets)))
+    }
+
+    /// All names of all buckets that begin so, in order.
+    async fn names(&self, prefix: &str) -> StoreResult<BTreeSet<Name>> {
+        let mut names = BTreeSet::new();
+        for keys in &self.buckets {
+            let mut cursor = 0_u64;
+            loop {
+                let mut scan = redis::cmd("ZSCAN");
+                scan.arg(keys.index()).arg(cursor).arg("MATCH").arg(glob(prefix));
+                scan.arg("COUNT").arg(1000);
+                let (next, page): (u64, Vec<Vec<u8>>) = self.link.query(&scan).await?;
+                let texts = page.iter().step_by(2).filter_map(|n| std::str::from_utf8(n).ok());
+                names.extend(texts.filter_map(|n| Name::new(n).ok()));
+                cursor = next;
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(names)
+    }
+}
+
+/// A pattern for names that begin so, whatever characters the beginning has.
+fn glob(prefix: &str) -> String {
+    let mut pattern = String::with_capacity(prefix.len() + 1);
+    for c in prefix.chars() {
+        if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern.push('*');
+    pattern
+}
+
+/// The identity of the data and its number of buckets, made by the first who comes.
+async fn meta(link: &Link, key: &str, buckets: u32) -> StoreResult<(StoreId, u32)> {
+    let fresh: u64 = rand::random();
+    for (field, value) in [("id", format!("{fresh:016x}")), ("buckets", buckets.to_string())] {
+        link.query::<i64>(redis::cmd("HSETNX").arg(key).arg(field).arg(value)).await?;
+    }
+    let (id, found): (String, u32) =
+        link.query(redis::cmd("HMGET").arg(key).arg("id").arg("buckets")).await?;
+    if found != buckets {
+        let what = format!(
+            "the locks under this prefix are spread over {found} buckets, and this kind of URL \
+             uses {buckets}; use the same kind of URL everywhere, or another prefix"
+        );
+        return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
+    }
+    let id = u64::from_str_radix(&id, 16).map_err(|_| nonsense(&Value::Nil))?;
+    Ok((StoreId(id.to_be_bytes()), buckets))
+}
+
+impl Store for Redis {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            fair: true,
+            fenced: true,
+            shared: true,
+            permits: true,
+            cells: true,
+            at_least: true,
+            wakes: true,
+            durable: true,
+            survives_failover: false,
+        }
+    }
+
+    fn id(&self) -> StoreId {
+        self.id
+    }
+
+    async fn open(&self, ask: Open) -> StoreResult<Terms> {
+        let (session, terms) = (ask.session, Terms::new(ask.ttl, ask.lock_delay));
+        let life = Life::new(ask.clone(), BTreeSet::new());
+        self.sessions.lives().entry(session).or_insert(life);
+        self.open_in(0, &ask).await?;
+        Ok(terms)
+    }
+
+    async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
+        let Some((ask, buckets)) = self.life(session).await? else { return Ok(Renewal::Lost) };
+        // Before the renewal: a break while it is under way must show the next time at the latest.
+        let breaks = self.link.breaks();
+        let renewals = buckets.into_iter().map(|bucket| self.renew_in(bucket, &ask));
+        let mut version = breaks << 32;
+        for renewal in super::together::all(renewals).await {
+            match renewal? {
+                Some(evictions) => version = version.wrapping_add(evictions),
+                None => return Ok(Renewal::Lost),
+            }
+        }
+        Ok(Renewal::Renewed { version })
+    }
+
+    async fn close(&self, session: SessionId) -> StoreResult<()> {
+        let Some((_, buckets)) = self.life(session).await? else { return Ok(()) };
+        let mut lines = self.by_bucket(self.tickets_of(session));
+        for bucket in buckets {
+            lines.entry(bucket).or_default();
+        }
+        self.over_lines(&self.scripts.close, session, lines).await?;
+        self.sessions.lives().remove(&session);
+        self.sessions.sinks().remove(&session);
+        Ok(())
+    }
+
+    async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
+        let Place { session, name, ticket } = &ask.place;
+        let delay = self.settle_in(*session, self.bucket(name)).await?;
+        if let Some(life) = self.sessions.lives().get_mut(session) {
+            life.tickets.insert((name.clone(), *ticket));
+        }
+        // The server's clock may have jumped since we last heard of it: once more with what it says.
+        for _ in 0..2 {
+            let answer = self.link.run(&self.enter_script(&ask, delay)).await?;
+            if let Some(entered) = self.entered(answer)? {
+                return Ok(entered);
+            }
+        }
+        let what = "the server refuses the request as too late";
+        Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
+    }
+
+    async fn poll(
+        &self,
+        session: SessionId,
+        which: Which,
+    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        let all = matches!(which, Which::All);
+        let tickets = match which {
+            Which::These(tickets) => tickets,
+            Which::All => self.tickets_of(session),
+        };
+        let lines = self.by_bucket(tickets);
+        let mut stands = Vec::new();
+        for (lines, answers) in self.over_lines(&self.scripts.poll, session, lines).await? {
+            for ((name, ticket), answer) in lines.into_iter().zip(Parts::of(answers)?) {
+                let mut parts = Parts::of(answer)?;
+                let stand = match parts.text()?.as_str() {
+                    "granted" => Stand::Granted { fence: parts.fence()? },
+                    "queued" => Stand::Waiting(parts.wait()?),
+                    _ => Stand::Gone,
+                };
+                stands.push((name, ticket, stand));
+            }
+        }
+        if all {
+            stands.retain(|(_, _, stand)| *stand != Stand::Gone);
+        }
+        Ok(stands)
+    }
+
+    async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
+        self.sessions.sinks().insert(session, Arc::clone(&to));
+        let breaks = self.link.breaks();
+        if let Err(e) = self.link.subscribe(&self.channel).await {
+            return e;
+        }
+        to.look(None);
+        self.link.broken(breaks).await;
+        StoreError::not_applied(KIND, Trouble::Unavailable, "the connection broke")
+    }
+
+    async fn leave(&self, ask: Leave) -> StoreResult<Left> {
+        let Place { session, name, ticket } = &ask.place;
+        let keys = self.keys(name);
+        let mut script = self.scripts.leave.prepare_invoke();
+        script.key(keys.ends()).key(keys.sessions()).key(keys.index());
+        script.key(keys.order(name)).key(keys.tickets(name)).key(keys.closed());
+        script.arg(name.as_str()).arg(ticket.to_string()).arg(hex(*session));
+        script.arg(micros(ask.keep.unwrap_or_default()));
+        script.arg(if ask.stray { micros(STRAY_MAX) } else { 0 });
+        let left: String = self.link.run(&script).await?;
+        if let Some(life) = self.sessions.lives().get_mut(session) {
+            life.tickets.remove(&(name.clone(), *ticket));
+        }
+        Ok(match left.as_str() {
+            "released" => Left::Released,
+            "withdrawn" => Left::Withdrawn,
+            _ => Left::Gone,
+        })
+    }
+
+    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+        self.edit("note", &edit).await
+    }
+
+    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+        let names = match which {
+            Look::Exact(name) => return Ok(self.show(name).await?.into_iter().collect()),
+            Look::Prefix { prefix, after } => {
+                let names = self.names(&prefix).await?;
+                names.into_iter().filter(move |name| after.as_ref().is_none_or(|a| name > a))
+            }
+        };
+        let mut lines = Vec::new();
+        for name in names {
+            lines.extend(self.show(name).await?);
+            if lines.len() >= LOOK_MAX {
+                break;
+            }
+        }
+        Ok(lines)
+    }
+
+    async fn check(&self, claim: Claim) -> StoreResult<bool> {
+        let keys = self.keys(&claim.name);
+        let mut script = self.scripts.check.prepare_invoke();
+        script.key(keys.ends()).key(keys.sessions()).key(keys.tickets(&claim.name));
+        script.arg(claim.ticket.to_string()).arg(claim.fence);
+        script.arg(claim.mode.weight()).arg(claim.mode.capacity());
+        Ok(self.link.run::<i64>(&script).await? == 1)
+    }
+
+    async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
+        let mut get = redis::cmd("HMGET");
+        get.arg(self.keys(&name).cell(&name)).arg("v").arg("f");
+        let (bytes, fence): (Option<Vec<u8>>, Option<u64>) = self.link.query(&get).await?;
+        Ok(bytes.zip(fence).map(|(bytes, fence)| Cell { bytes, fence }))
+    }
+
+    async fn write(&self, edit: Edit) -> StoreResult<Edited> {
+        self.edit("cell", &edit).await
+    }
+
+    async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
+        let keys = self.keys(&name);
+        let mut script = self.scripts.evict.prepare_invoke();
+        script.key(keys.ends()).key(keys.sessions()).key(keys.index());
+        script.key(keys.order(&name)).key(keys.tickets(&name));
+        script.arg(name.as_str()).arg(ticket.to_string());
+        Ok(self.link.run::<i64>(&script).await? == 1)
+    }
+
+    async fn advice(&self) -> StoreResult<Vec<Advice>> {
+        advice::of(&self.link, &self.clock).await
+    }
+
+    fn forget(&self, session: SessionId) {
+        self.sessions.lives().remove(&session);
+        self.sessions.sinks().remove(&session);
+    }
+
+    fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
+        let key = self.keys(&claim.name).tickets(&claim.name);
+        vec![("key", key), ("field", claim.ticket.to_string()), ("fence", claim.fence.to_string())]
+    }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Redis({})", self.id)
+    }
+}

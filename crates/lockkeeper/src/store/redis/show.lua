@@ -1,0 +1,17 @@
+-- A line as people see it; reads only. One round trip.
+-- KEYS e s z t
+-- -> { { ticket, weight, capacity, fence, owner, note, entered ago, granted ago or -1, ends in }… }
+local E, S, Z, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local now, tickets = clock(), {}
+for _, id in ipairs(redis.call('ZRANGE', Z, 0, -1)) do
+  local k = read(T, id)
+  local ends = k and dead_at(E, S, k) or 0
+  if ends > now then
+    local owner, ago = '', -1
+    if k.sid ~= '-' then owner = select(4, about(S, k.sid)) end
+    if k.fence > 0 then ago = now - k.granted end
+    tickets[#tickets + 1] =
+      { id, k.weight, k.cap, k.fence, owner, k.note, now - k.entered, ago, ends - now }
+  end
+end
+return tickets

@@ -1,0 +1,293 @@
+//! A store between the core and another store: it fails, holds up and counts as it is told.
+
+use crate::support::{HOUR, keeper, turns, until};
+use lockkeeper::{
+    Capabilities, Cell, Keeper, Line, Name, SessionId, Store, StoreError, TicketId, Trouble,
+    clock::Clock,
+    store::{
+        AnyStore, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look, Open, Renewal,
+        Stand, StoreId, StoreResult, Terms, Which, memory::Memory,
+    },
+};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+};
+use tokio::sync::Notify;
+
+const KIND: &str = "meddled";
+
+/// The door that all requests of one kind go through.
+#[derive(Default)]
+pub(crate) struct Door {
+    calls: AtomicUsize,
+    fails: AtomicBool,
+    shut: AtomicBool,
+    held_up: AtomicUsize,
+    opened: Notify,
+}
+
+impl Door {
+    /// How many have come so far.
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(SeqCst)
+    }
+
+    /// How many stand here now.
+    pub(crate) fn held_up(&self) -> usize {
+        self.held_up.load(SeqCst)
+    }
+
+    /// Whoever comes now fails, and nothing is carried out.
+    pub(crate) fn fail(&self, fails: bool) {
+        self.fails.store(fails, SeqCst);
+    }
+
+    /// Whoever comes now is held up.
+    pub(crate) fn shut(&self) {
+        self.shut.store(true, SeqCst);
+    }
+
+    /// Whoever comes now passes; those held up stay.
+    pub(crate) fn let_others_pass(&self) {
+        self.shut.store(false, SeqCst);
+    }
+
+    pub(crate) fn open(&self) {
+        self.let_others_pass();
+        self.opened.notify_waiters();
+    }
+
+    fn knock(&self) -> StoreResult<()> {
+        self.calls.fetch_add(1, SeqCst);
+        if self.fails.load(SeqCst) { Err(away()) } else { Ok(()) }
+    }
+
+    async fn pass(&self) {
+        let opened = self.opened.notified();
+        if self.shut.load(SeqCst) {
+            self.held_up.fetch_add(1, SeqCst);
+            opened.await;
+            self.held_up.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+fn away() -> StoreError {
+    StoreError::not_applied(KIND, Trouble::Unavailable, "away")
+}
+
+/// What becomes of the store's hints.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Post {
+    #[default]
+    Delivered,
+    /// Grants are kept back, evictions are lost.
+    Withheld,
+    /// A grant says only: look. As from a store whose hints carry no fence.
+    Vague,
+}
+
+/// What is done to the requests.
+#[derive(Default)]
+pub(crate) struct Meddling {
+    /// Held up before it is carried out.
+    pub(crate) open: Door,
+    /// Held up before it is carried out.
+    pub(crate) enter: Door,
+    /// Held up when it is carried out and the answer is under way.
+    pub(crate) renew: Door,
+    /// Held up when it is carried out and the answer is under way.
+    pub(crate) poll: Door,
+    pub(crate) leave: Door,
+    pub(crate) close: Door,
+    /// Polls fail unless they are for all tickets.
+    pub(crate) only_all: AtomicBool,
+    /// Every enter finds its session over.
+    pub(crate) all_over: AtomicBool,
+    post: Mutex<Post>,
+    withheld: Mutex<Vec<(TicketId, u64)>>,
+    sink: Mutex<Option<Arc<dyn Hints>>>,
+}
+
+impl Meddling {
+    /// From now on nothing can be written.
+    pub(crate) fn go_away(&self) {
+        [&self.open, &self.enter, &self.renew, &self.leave].iter().for_each(|door| door.fail(true));
+    }
+
+    pub(crate) fn post(&self, post: Post) {
+        *self.post.lock().unwrap() = post;
+    }
+
+    /// The grants whose hints were kept back.
+    pub(crate) fn withheld(&self) -> Vec<(TicketId, u64)> {
+        self.withheld.lock().unwrap().clone()
+    }
+
+    /// Where hints for the session go, once it listens and has looked at what came before.
+    pub(crate) async fn sink(&self) -> Arc<dyn Hints> {
+        until("the session listens", async || self.sink.lock().unwrap().is_some()).await;
+        turns().await;
+        self.sink.lock().unwrap().clone().unwrap()
+    }
+}
+
+/// The store in between.
+pub(crate) struct Meddled {
+    below: AnyStore,
+    with: Arc<Meddling>,
+}
+
+impl Meddled {
+    pub(crate) fn over(below: AnyStore) -> (AnyStore, Arc<Meddling>) {
+        let with = Arc::new(Meddling::default());
+        (AnyStore::new(Self { below, with: Arc::clone(&with) }), with)
+    }
+}
+
+/// Two ways to one store in memory, on a clock that can be moved: as it is, and meddled with.
+pub(crate) struct Rig {
+    pub(crate) clock: Clock,
+    pub(crate) plain: AnyStore,
+    pub(crate) meddled: AnyStore,
+    pub(crate) with: Arc<Meddling>,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Self {
+        let clock = Clock::movable();
+        let plain = AnyStore::new(Memory::with_clock(clock.clone()));
+        let (meddled, with) = Meddled::over(plain.clone());
+        Self { clock, plain, meddled, with }
+    }
+
+    pub(crate) fn keeper(&self) -> Keeper {
+        keeper(&self.plain, &self.clock, HOUR)
+    }
+
+    pub(crate) fn meddled_keeper(&self) -> Keeper {
+        keeper(&self.meddled, &self.clock, HOUR)
+    }
+}
+
+struct Postman {
+    to: Arc<dyn Hints>,
+    with: Arc<Meddling>,
+}
+
+impl Hints for Postman {
+    fn granted(&self, ticket: TicketId, fence: u64) {
+        let post = *self.with.post.lock().unwrap();
+        match post {
+            Post::Delivered => self.to.granted(ticket, fence),
+            Post::Withheld => self.with.withheld.lock().unwrap().push((ticket, fence)),
+            Post::Vague => self.to.look(Some(ticket)),
+        }
+    }
+
+    fn ended(&self, ticket: TicketId) {
+        let post = *self.with.post.lock().unwrap();
+        if post != Post::Withheld {
+            self.to.ended(ticket);
+        }
+    }
+
+    fn freed(&self, name: &Name) {
+        self.to.freed(name);
+    }
+
+    fn look(&self, ticket: Option<TicketId>) {
+        self.to.look(ticket);
+    }
+}
+
+impl Store for Meddled {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.below.capabilities()
+    }
+
+    fn id(&self) -> StoreId {
+        self.below.id()
+    }
+
+    async fn open(&self, ask: Open) -> StoreResult<Terms> {
+        self.with.open.knock()?;
+        self.with.open.pass().await;
+        Store::open(&self.below, ask).await
+    }
+
+    async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
+        self.with.renew.knock()?;
+        let answer = Store::renew(&self.below, session).await;
+        self.with.renew.pass().await;
+        answer
+    }
+
+    async fn close(&self, session: SessionId) -> StoreResult<()> {
+        self.with.close.knock()?;
+        Store::close(&self.below, session).await
+    }
+
+    async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
+        self.with.enter.knock()?;
+        if self.with.all_over.load(SeqCst) {
+            return Err(StoreError::session_over(KIND));
+        }
+        self.with.enter.pass().await;
+        Store::enter(&self.below, ask).await
+    }
+
+    async fn poll(
+        &self,
+        session: SessionId,
+        which: Which,
+    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        self.with.poll.knock()?;
+        if self.with.only_all.load(SeqCst) && !matches!(which, Which::All) {
+            return Err(away());
+        }
+        let answer = Store::poll(&self.below, session, which).await;
+        self.with.poll.pass().await;
+        answer
+    }
+
+    async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
+        *self.with.sink.lock().unwrap() = Some(Arc::clone(&to));
+        let postman = Postman { to, with: Arc::clone(&self.with) };
+        Store::hints(&self.below, session, Arc::new(postman)).await
+    }
+
+    async fn leave(&self, ask: Leave) -> StoreResult<Left> {
+        self.with.leave.knock()?;
+        Store::leave(&self.below, ask).await
+    }
+
+    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+        Store::annotate(&self.below, edit).await
+    }
+
+    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+        Store::look(&self.below, which).await
+    }
+
+    async fn check(&self, claim: Claim) -> StoreResult<bool> {
+        Store::check(&self.below, claim).await
+    }
+
+    async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
+        Store::read(&self.below, name).await
+    }
+
+    async fn write(&self, edit: Edit) -> StoreResult<Edited> {
+        Store::write(&self.below, edit).await
+    }
+
+    async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
+        Store::evict(&self.below, name, ticket).await
+    }
+}

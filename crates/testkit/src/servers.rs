@@ -1,0 +1,99 @@
+//! The stores that need a server: started when the first case asks for them, ended with the program.
+
+use crate::subject::{Site, Subject};
+use lockkeeper::Capabilities;
+use servers::{Recipe, Running};
+use std::{
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, TcpStream},
+    sync::{Arc, Mutex, OnceLock},
+};
+
+/// Redis in every topology.
+#[must_use]
+pub fn redis() -> Vec<Subject> {
+    let can = Capabilities {
+        fair: true,
+        fenced: true,
+        shared: true,
+        permits: true,
+        cells: true,
+        at_least: true,
+        wakes: true,
+        durable: true,
+        survives_failover: false,
+    };
+    let of = |recipe| subject(recipe, can, &[]).across_processes();
+    let redlock =
+        Capabilities { fenced: true, durable: true, survives_failover: true, ..Capabilities::NONE };
+    vec![
+        of(servers::REDIS),
+        of(servers::REDIS_SENTINEL),
+        of(servers::REDIS_CLUSTER),
+        subject(servers::REDLOCK, redlock, &[("max_ttl", "1h")]).across_processes(),
+    ]
+}
+
+/// A store of one server, which all cases share; each has a prefix of its own.
+fn subject(
+    recipe: Recipe,
+    can: Capabilities,
+    options: &'static [(&'static str, &'static str)],
+) -> Subject {
+    let server = Arc::new(Server::of(recipe));
+    let subject = Subject::new(recipe.name, can, move || {
+        let server = Arc::clone(&server);
+        async move {
+            let url = tokio::task::spawn_blocking(move || server.url()).await??;
+            let mut url = format!("{url}?prefix=t{:016x}", rand::random::<u64>());
+            for (option, value) in options {
+                url.push_str(&format!("&{option}={value}"));
+            }
+            Ok(Site::url(url))
+        }
+    });
+    match recipe.first_missing() {
+        Some(missing) => subject.unavailable(format!("{missing} is not installed")),
+        None => subject,
+    }
+}
+
+/// New nodes of Redlock have no vote until it is certain that they have forgotten nothing. These have
+/// not: they were made here.
+fn welcome(running: &Running) -> anyhow::Result<()> {
+    for port in running.ports() {
+        let mut node = TcpStream::connect((Ipv4Addr::LOCALHOST, *port))?;
+        node.write_all(b"SET lockkeeper:redlock:boot 0\r\n")?;
+        let mut answer = [0; 5];
+        node.read_exact(&mut answer)?;
+        anyhow::ensure!(&answer == b"+OK\r\n", "the node answers {}", answer.escape_ascii());
+    }
+    Ok(())
+}
+
+/// A server, or why it did not start.
+struct Server {
+    recipe: Recipe,
+    running: OnceLock<Result<Mutex<Running>, String>>,
+}
+
+impl Server {
+    fn of(recipe: Recipe) -> Self {
+        Self { recipe, running: OnceLock::new() }
+    }
+
+    fn url(&self) -> anyhow::Result<String> {
+        let start = || {
+            let running = self.recipe.start()?;
+            if self.recipe.name == servers::REDLOCK.name {
+                welcome(&running)?;
+            }
+            anyhow::Ok(Mutex::new(running))
+        };
+        let running = self.running.get_or_init(|| start().map_err(|e| format!("{e:#}")));
+        match running {
+            Ok(running) => Ok(running.lock().expect("not poisoned").url().to_owned()),
+            Err(e) => anyhow::bail!("{} did not start: {e}", self.recipe.name),
+        }
+    }
+}
