@@ -21,6 +21,9 @@ use std::{
 };
 use tokio::signal::unix::{self, SignalKind};
 
+/// For how long those who were killed may take to be gone. Longer only who is stuck in the kernel.
+const GONE_MAX: Duration = Duration::from_secs(1);
+
 /// From one look at a group that is being ended to the next. Nobody tells us about processes that
 /// are not our children.
 const LOOK: Duration = Duration::from_millis(20);
@@ -54,7 +57,7 @@ impl Child {
     ) -> io::Result<Self> {
         // Before the start, so that no change is missed.
         let changes = unix::signal(SignalKind::child())?;
-        let process = shim::start(command, front)?.envs(environment).spawn()?;
+        let process = shim::start(command, front).envs(environment).spawn()?;
         let number = i32::try_from(process.id()).map_err(io::Error::other)?;
         Ok(Self { process, group: Pid::from_raw(number), changes, reaped: false })
     }
@@ -105,28 +108,29 @@ impl Child {
     }
 
     /// Ends the whole group: asks it to, and after `grace` does not ask any more. Returns when
-    /// the command is dead; nothing short of that would be the truth.
+    /// the command is dead, however long that takes: nothing short of it would be the truth.
     pub(crate) async fn end(&mut self, grace: Duration) {
-        let clock = Clock::system();
         if !grace.is_zero() {
             self.signal(Signal::SIGTERM);
             // Who is stopped learns of it only when continued.
             self.signal(Signal::SIGCONT);
-            tokio::select! {
-                () = self.gone(&clock) => {}
-                () = clock.sleep(grace) => {}
-            }
+            self.gone_within(grace).await;
         }
         self.signal(Signal::SIGKILL);
         while self.changed().await != Change::Ended {}
+        self.gone_within(GONE_MAX).await;
     }
 
-    /// Waits until nobody lives in the group.
-    async fn gone(&mut self, clock: &Clock) {
-        while self.changed().await != Change::Ended {}
-        while procfs::is_alive(self.group) {
-            clock.sleep(LOOK).await;
-        }
+    /// Waits until nobody lives in the group, but not longer than this.
+    async fn gone_within(&mut self, time: Duration) {
+        let clock = Clock::system();
+        let gone = async {
+            while self.changed().await != Change::Ended {}
+            while procfs::is_alive(self.group) {
+                clock.sleep(LOOK).await;
+            }
+        };
+        tokio::select! { () = gone => {} () = clock.sleep(time) => {} }
     }
 
     /// Takes the command out of the table of processes. After this its group is nobody's.

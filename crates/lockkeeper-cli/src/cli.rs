@@ -138,7 +138,8 @@ pub(crate) struct Run {
     pub(crate) nonblock: bool,
 
     /// Wait at most so long, in seconds or as 250ms, 30s, 2m; then end with code 75
-    #[arg(short, long, help_heading = "Waiting", value_name = "TIME", value_parser = duration::parse)]
+    #[arg(short, long, help_heading = "Waiting", value_name = "TIME")]
+    #[arg(value_parser = duration::parse)]
     pub(crate) wait: Option<Duration>,
 
     /// The code to end with when the lock was not acquired
@@ -184,12 +185,13 @@ pub(crate) struct Run {
     pub(crate) on_lost: OnLost,
 
     /// How long the command has between SIGTERM and SIGKILL
-    #[arg(long, help_heading = "Losing the lock", value_name = "TIME", value_parser = duration::parse)]
-    #[arg(default_value = "5s")]
+    #[arg(long, help_heading = "Losing the lock", value_name = "TIME", default_value = "5s")]
+    #[arg(value_parser = duration::parse)]
     pub(crate) kill_after: Duration,
 
     /// How long the store keeps a lost lock closed [default: --kill-after and one second]
-    #[arg(long, help_heading = "Losing the lock", value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, help_heading = "Losing the lock", value_name = "TIME")]
+    #[arg(value_parser = duration::parse)]
     pub(crate) lock_delay: Option<Duration>,
 }
 
@@ -215,7 +217,8 @@ impl Run {
         }
     }
 
-    /// For how long the store is to keep a lost lock closed: longer than the command may take to end.
+    /// For how long the store is to keep a lost lock closed: for longer than the command may take
+    /// to end.
     pub(crate) fn lock_delay(&self, url: &str) -> Result<Duration, Failure> {
         let kill_after = self.kill_after;
         let Some(delay) = self.lock_delay.or_else(|| store::lock_delay(url)) else {

@@ -13,7 +13,8 @@ pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// A fault of lockkeeper itself.
 pub(crate) const BUG: u8 = 70;
-/// The lock was not acquired: it is held (`-n`) or was not granted in time (`-w`). `-E` overrides it.
+/// The lock was not acquired: it is held (`-n`) or was not granted in time (`-w`). `-E` sets
+/// another code.
 pub(crate) const NOT_ACQUIRED: u8 = 75;
 /// The store refused: credentials or rights do not suffice.
 pub(crate) const DENIED: u8 = 77;

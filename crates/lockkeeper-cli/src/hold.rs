@@ -10,7 +10,7 @@ use crate::{
     terminal::Terminal,
 };
 use lockkeeper::{
-    Guard, Health, Loss, Name,
+    Guard, Loss, Name,
     clock::{Clock, Moment},
 };
 use nix::sys::signal::Signal;
@@ -97,7 +97,8 @@ impl Hold<'_> {
     /// Tells the loss and ends the command, unless it is to go on. Says whether it was ended.
     async fn lose(&mut self, why: Loss, grace: Duration) -> bool {
         let ends = self.on_lost == OnLost::Term;
-        tell_lost(self.voice, self.guard.name(), why, ends);
+        let fate = if ends { Fate::Ends } else { Fate::GoesOn };
+        tell_lost(self.voice, self.guard.name(), why, fate);
         if ends {
             self.child.end(grace).await;
         }
@@ -156,19 +157,37 @@ async fn lost(guard: &Guard, told: bool) -> Loss {
     if told { pending().await } else { guard.lost().await }
 }
 
+/// What becomes of the command when the lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It was not started yet, and will not be.
+    NotStarted,
+    /// It is ended.
+    Ends,
+    /// It goes on.
+    GoesOn,
+    /// It had just ended by itself.
+    Over,
+}
+
 /// Tells that the lock was lost, and what becomes of the command.
-pub(crate) fn tell_lost(voice: Voice, name: &Name, why: Loss, ends: bool) {
+pub(crate) fn tell_lost(voice: Voice, name: &Name, why: Loss, fate: Fate) {
     let name = name.as_str();
     let event = Event::Lost { name, why: why.word(), message: why.to_string() };
-    let then = if ends { "ending the command" } else { "the command goes on without it" };
+    let then = match fate {
+        Fate::NotStarted => "the command was not started",
+        Fate::Ends => "ending the command",
+        Fate::GoesOn => "the command goes on without it",
+        Fate::Over => "the end of the command was not protected",
+    };
     voice.alarm(&event, &format!("lost `{}`: {why}; {then}", printable(name)));
 }
 
 /// Until when the lock was ours for certain.
 ///
 /// The lock-delay is reckoned from that moment, and so is the time in which the command must be
-/// gone. It is noted again and again, because a process that was stopped for a while must
-/// find out, when it wakes up, how long ago the lock was lost: there may be no time left to ask nicely.
+/// gone. It is noted again and again, because a process that was stopped for a while must find out,
+/// when it wakes up, how long ago the lock was lost: there may be no time left to ask nicely.
 struct Belief {
     until: Moment,
     pause: Duration,
@@ -181,7 +200,7 @@ impl Belief {
     }
 
     fn note(&mut self, clock: &Clock, guard: &Guard) {
-        if !matches!(guard.health(), Health::Lost(_)) {
+        if guard.is_held() {
             self.until = clock.now() + guard.remaining();
         }
     }

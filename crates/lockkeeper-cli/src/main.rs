@@ -2,6 +2,9 @@
 //!
 //! [`cli`] has every flag, [`run`] the main verb, [`exit_code`] what the codes mean.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("the command relies on Linux to end with it what it runs; the library does not");
+
 mod child;
 mod cli;
 mod duration;
@@ -65,7 +68,7 @@ fn set_up(common: &Common) {
     };
     let ansi = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
     let subscriber = tracing_subscriber::fmt().with_max_level(level).with_ansi(ansi);
-    subscriber.with_target(false).with_writer(io::stderr).init();
+    subscriber.with_target(false).log_internal_errors(false).with_writer(io::stderr).init();
 }
 
 fn work(cli: &Cli) -> Result<End, Failure> {

@@ -36,7 +36,8 @@ fn stderr(line: &str) {
     let _ = writeln!(anstream::stderr(), "{line}");
 }
 
-/// Writes the answer of a verb to stdout, and gives the code to end with. A reader who has seen enough (`head`) is no error.
+/// Writes the answer of a verb to stdout, and gives the code to end with. A reader who has seen
+/// enough (`head`) is no error.
 pub(crate) fn answer(text: &str) -> u8 {
     let mut stdout = anstream::stdout();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

@@ -7,7 +7,7 @@ use crate::{
     event::{self, Event, Voice},
     exit_code,
     failure::Failure,
-    hold::{Ending, Held, Hold, tell_lost},
+    hold::{Ending, Fate, Held, Hold, tell_lost},
     output, shim,
     signals::Signals,
     store,
@@ -16,7 +16,7 @@ use crate::{
     waiting::Waiting,
 };
 use lockkeeper::{
-    Acquire, Error, Guard, Keeper, Mode, Owner,
+    Acquire, Error, Guard, Health, Keeper, Mode, Owner,
     clock::{Clock, Moment},
 };
 use nix::sys::signal::Signal;
@@ -82,7 +82,7 @@ impl Ears {
         Ok(Self { suspend: Suspend::hold_back()?, signals: Signals::catch()? })
     }
 
-    /// Waits, before there is a command, for a signal that ends us. Who is asked to stop just stops.
+    /// Waits, before there is a command, for a signal that ends us. Asked to stop, we just stop.
     async fn interrupt(&mut self) -> Signal {
         loop {
             tokio::select! {
@@ -181,7 +181,7 @@ impl Job<'_> {
             signal = ears.interrupt() => return Ok(Turn::Interrupted(signal)),
             () = waiting.show() => None,
         };
-        waiting.wipe();
+        waiting.finish();
         let Some(guard) = acquired else {
             self.not_acquired(keeper, began.elapsed()).await;
             return Ok(Turn::NotAcquired);
@@ -216,6 +216,11 @@ impl Job<'_> {
         terminal::stay_awake();
         let terminal = Terminal::open();
         let front = terminal.as_ref().is_some_and(Terminal::is_for_the_command);
+        if let Health::Lost(why) = guard.health() {
+            // We were stopped just now, and nothing has been started yet.
+            tell_lost(self.voice, guard.name(), why, Fate::NotStarted);
+            return Ok(End::Code(exit_code::LOCK_LOST));
+        }
         let started = Child::start(&self.args.command, self.environment(&guard), front);
         let mut hold = Hold {
             child: started.map_err(cannot_start)?,
@@ -277,7 +282,7 @@ impl Job<'_> {
             Ok(Err(Error::Lost { .. })) if without => return true,
             Ok(Err(Error::Lost { why, .. })) => {
                 let ends = self.args.on_lost == OnLost::Term;
-                tell_lost(self.voice, &name, why, ends);
+                tell_lost(self.voice, &name, why, Fate::Over);
                 if ends {
                     // The command is gone, but it may have left others behind.
                     child.end(self.args.kill_after).await;

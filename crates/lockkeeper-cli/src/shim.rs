@@ -1,14 +1,17 @@
 //! What runs between our fork and the command: lockkeeper itself, for the blink of an eye.
 //!
-//! The command must die with lockkeeper, also when lockkeeper is killed so that it can do nothing
-//! any more. The kernel offers that to a process about itself (the parent-death signal), to be asked
-//! for between fork and exec, where only unsafe code could run. So lockkeeper starts itself, asks
-//! for it in safe code, and becomes the command by exec, which keeps the wish. (The kernel drops it when
-//! the command is a set-user-id program.)
+//! The command must die with lockkeeper, also when lockkeeper is killed and can do nothing more.
+//! The kernel offers that to a process about itself (the parent-death signal), to be asked for
+//! between fork and exec, where only unsafe code could run. So lockkeeper starts itself, asks for
+//! it in safe code, and becomes the command by exec, which keeps the wish. That costs about a
+//! millisecond. (The kernel drops the wish when the command is a set-user-id program.)
 
 use crate::{exit_code, output, suspend, terminal};
 use nix::{
-    sys::signal::{Signal, raise},
+    sys::{
+        prctl::set_pdeathsig,
+        signal::{Signal, raise},
+    },
     unistd::{Pid, getpgrp, getppid},
 };
 use std::{
@@ -22,33 +25,26 @@ const CHILD: &str = "__child";
 const DIE: &str = "__die";
 
 /// This program, whatever has become of its file: a running program can be replaced by an upgrade.
-#[cfg(target_os = "linux")]
-fn ourselves() -> io::Result<Command> {
+fn ourselves() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("lockkeeper");
-    Ok(command)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn ourselves() -> io::Result<Command> {
-    std::env::current_exe().map(Command::new)
+    command
 }
 
 /// What starts the command in a process group of its own; `front` if that shall have the terminal.
-pub(crate) fn start(command: &[OsString], front: bool) -> io::Result<Command> {
-    let mut start = ourselves()?;
+pub(crate) fn start(command: &[OsString], front: bool) -> Command {
+    let mut start = ourselves();
     start.arg(CHILD).arg(Pid::this().to_string()).arg(if front { "front" } else { "back" });
     start.args(command).process_group(0);
-    Ok(start)
+    start
 }
 
-/// Ends this process by the signal, so that whoever waits for us sees it. A shell ends a script only
-/// if the program that Ctrl-C interrupted was really ended by it. Caught signals get
+/// Ends this process by the signal, so that whoever waits for us sees it: a shell ends a script
+/// only if the program that Ctrl-C interrupted was really ended by it. Signals that were caught get
 /// their old meaning back by exec.
 pub(crate) fn die_of(signal: Signal) {
-    if let Ok(mut command) = ourselves() {
-        let _ = command.arg(DIE).arg((signal as i32).to_string()).exec();
-    }
+    // Returns only if it fails; then we end with a code.
+    let _ = ourselves().arg(DIE).arg((signal as i32).to_string()).exec();
 }
 
 /// Does what we were started for, if it was one of the two above.
@@ -68,7 +64,7 @@ fn become_command(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = number(arguments.next()).map(Pid::from_raw);
     let front = arguments.next().is_some_and(|word| word == "front");
     let Some(command) = arguments.next() else { return ExitCode::from(exit_code::USAGE) };
-    if let Err(e) = die_with_parent() {
+    if let Err(e) = set_pdeathsig(Signal::SIGKILL) {
         return cannot_run(&command, &io::Error::from(e));
     }
     // If the parent has died before it could be tied to us, nobody watches the lock.
@@ -82,17 +78,6 @@ fn become_command(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     suspend::let_through();
     let error = Command::new(&command).args(arguments).exec();
     cannot_run(&command, &error)
-}
-
-#[cfg(target_os = "linux")]
-fn die_with_parent() -> nix::Result<()> {
-    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
-}
-
-/// Elsewhere a command outlives a lockkeeper that was killed.
-#[cfg(not(target_os = "linux"))]
-fn die_with_parent() -> nix::Result<()> {
-    Ok(())
 }
 
 fn cannot_run(command: &OsStr, error: &io::Error) -> ExitCode {

@@ -1,9 +1,9 @@
 //! The signals that lockkeeper takes, and what becomes of them.
 //!
-//! While it waits for the lock a signal ends the wait. While the command runs, signals are passed on
-//! to the command's process group. Nothing is delivered twice: the command has a group of its own, so
-//! what the terminal sends (Ctrl-C, Ctrl-\, a new window size) reaches either that group, when it
-//! has the terminal, or ours, and then we pass it on.
+//! While it waits for the lock, a signal ends the wait. While the command runs, signals are passed
+//! on to the command's process group. Nothing is delivered twice: the command has a group of its
+//! own, so what the terminal sends (Ctrl-C, Ctrl-\, a new window size) reaches either that group,
+//! when it has the terminal, or ours, and then we pass it on.
 
 use nix::sys::signal::Signal;
 use std::{fs, future::poll_fn, io, task::Poll};
@@ -18,7 +18,7 @@ enum Meaning {
     Passes,
 }
 
-/// SIGTSTP is not among them: it is not caught, but held back by [`Suspend`](crate::suspend::Suspend).
+/// SIGTSTP is not among them: it is not caught, but [held back](crate::suspend).
 const TABLE: [(Signal, Meaning); 8] = [
     (Signal::SIGHUP, Meaning::Ends),
     (Signal::SIGINT, Meaning::Ends),

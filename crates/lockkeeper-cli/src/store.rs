@@ -51,7 +51,7 @@ fn file_url(path: &Path) -> Result<String, Failure> {
     Ok(format!("sqlite:{}", path.replace('%', "%25").replace('?', "%3F")))
 }
 
-/// The lock-delay that the URL asks for, if it does. Whatever is wrong with it, the library will say.
+/// The lock-delay that the URL asks for, if it does. What is wrong with it, the library will say.
 pub(crate) fn lock_delay(url: &str) -> Option<Duration> {
     let (_, query) = url.split_once('?')?;
     let value = query.split('&').find_map(|pair| pair.strip_prefix("lock_delay="))?;

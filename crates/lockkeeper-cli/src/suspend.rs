@@ -1,12 +1,13 @@
 //! Stopping with the job (Ctrl-Z), and never without the command.
 //!
 //! If we stopped at once when asked to, the command would run on with nobody to watch the lock. So
-//! SIGTSTP is blocked: it stays pending while the command is stopped first, and is let through then.
-//! The kernel forgets a pending SIGTSTP when SIGCONT comes, so whoever continues the job
-//! in between finds it running, and never a process that stops too late for it.
+//! SIGTSTP is blocked: it stays pending while the command is stopped first, and is let through
+//! then. The kernel forgets a pending SIGTSTP when SIGCONT comes, so whoever continues the job in
+//! between finds it running, and never a process that stops too late for it.
 
 use crate::terminal;
 use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         signal::{SigSet, Signal, killpg},
         signalfd::{SfdFlags, SignalFd},
@@ -40,16 +41,27 @@ impl Suspend {
     /// # Cancel safety
     /// No wish is lost when the future is dropped.
     pub(crate) async fn asked(&mut self) {
-        if self.pending.readable().await.is_err() {
-            // Without the runtime there is nobody left to ask.
-            std::future::pending().await
+        loop {
+            if self.pending.readable().await.is_err() {
+                // Without the runtime there is nobody left to ask.
+                std::future::pending().await
+            }
+            // The next signal is news again.
+            let _ = self.pending.try_io(|| io::Result::<()>::Err(io::ErrorKind::WouldBlock.into()));
+            // The news may be old: who was continued since must not stop the command any more.
+            if self.is_pending() {
+                self.asked = true;
+                return;
+            }
         }
-        // The next signal is news again.
-        let _ = self.pending.try_io(|| io::Result::<()>::Err(io::ErrorKind::WouldBlock.into()));
-        self.asked = true;
     }
 
-    /// Stops, with all of our process group, and returns when continued: then SIGCONT will have come.
+    fn is_pending(&self) -> bool {
+        let mut pending = [PollFd::new(self.pending.as_fd(), PollFlags::POLLIN)];
+        poll(&mut pending, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Stops, with all of our process group, and returns when continued: SIGCONT has come then.
     /// Returns at once when the group has been continued since it was asked to stop. Where nobody
     /// would ever continue us, does nothing and says so.
     pub(crate) fn stop(&mut self) -> bool {

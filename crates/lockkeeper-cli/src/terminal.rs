@@ -9,9 +9,9 @@
 //!   group, have it in the foreground, and neither input nor output is a pipe. All is as if the
 //!   command had been started by the shell itself.
 //! - **when it asks for it** otherwise, that is when it has been stopped for touching it while our
-//!   group is in the foreground. In a pipeline (`lockkeeper run … | less`) our group has other members who
-//!   may need the terminal, and in a script it has the shell, which must hear Ctrl-C. They keep
-//!   it for as long as the command does not ask; what the terminal sends us is passed on.
+//!   group is in the foreground. In a pipeline (`lockkeeper run … | less`) our group has other
+//!   members who may need the terminal, and in a script it has the shell, which must hear Ctrl-C.
+//!   They keep it for as long as the command does not ask; what the terminal sends us is passed on.
 //!
 //! It is taken back when the command ends or stops, if the command still has it.
 
@@ -103,8 +103,8 @@ fn touching() -> SigSet {
     signals
 }
 
-/// Is there a shell that would continue us if we stopped? That is somebody who has started our group
-/// from outside of it, but within the session; the kernel calls a group without one orphaned.
+/// Is there a shell that would continue us if we stopped? That is somebody who has started our
+/// group from outside of it, but within the session; the kernel calls a group without one orphaned.
 pub(crate) fn has_shell() -> bool {
     let (group, session) = (getpgrp(), getsid(None).ok());
     let mut above = Some(getppid());

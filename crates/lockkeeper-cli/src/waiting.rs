@@ -31,6 +31,8 @@ pub(crate) struct Waiting<'a> {
     live: bool,
     /// What stands on the terminal.
     drawn: String,
+    /// What has been said last.
+    said: Option<Wait>,
     news: watch::Sender<News>,
 }
 
@@ -39,7 +41,8 @@ impl<'a> Waiting<'a> {
     pub(crate) fn new(name: &'a str, mode: Mode, voice: Voice, live: bool) -> Self {
         let plain = voice.quiet || voice.json || env::var_os("TERM").is_none_or(|t| t == "dumb");
         let live = live && !plain && io::stderr().is_terminal();
-        Self { name, mode, voice, live, drawn: String::new(), news: watch::Sender::new(None) }
+        let (drawn, said, news) = (String::new(), None, watch::Sender::new(None));
+        Self { name, mode, voice, live, drawn, said, news }
     }
 
     /// What the library is to call with news.
@@ -68,20 +71,34 @@ impl<'a> Waiting<'a> {
     /// Shows the wait for as long as it is polled.
     pub(crate) async fn show(&mut self) {
         let mut news = self.news.subscribe();
-        let mut shown: Option<Wait> = None;
         loop {
             // Ours is one of the senders, so the channel does not end.
             let heard = tokio::select! {
                 heard = news.changed() => heard.is_ok(),
                 () = tokio::time::sleep(REDRAW), if self.live && self.happened() => true,
             };
-            let Some((wait, age)) = self.last().filter(|_| heard) else { continue };
-            if self.live {
-                self.draw(&wait, age);
-            } else if shown.as_ref().is_none_or(|shown| self.is_new(shown, &wait)) {
-                self.say(&wait, age);
-                shown = Some(wait);
+            if heard {
+                self.tell();
             }
+        }
+    }
+
+    /// Ends the display. Who has waited is told so, however short it was.
+    pub(crate) fn finish(&mut self) {
+        if self.live {
+            self.wipe();
+        } else {
+            self.tell();
+        }
+    }
+
+    fn tell(&mut self) {
+        let Some((wait, age)) = self.last() else { return };
+        if self.live {
+            self.draw(&wait, age);
+        } else if self.said.as_ref().is_none_or(|said| self.is_new(said, &wait)) {
+            self.say(&wait, age);
+            self.said = Some(wait);
         }
     }
 
@@ -115,7 +132,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Wipes the line away.
-    pub(crate) fn wipe(&mut self) {
+    fn wipe(&mut self) {
         let drawn = std::mem::take(&mut self.drawn);
         if !drawn.is_empty() && terminal::is_foreground(io::stderr()) {
             overwrite("");

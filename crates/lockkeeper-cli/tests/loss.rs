@@ -4,7 +4,7 @@ mod support;
 
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
-use support::{Place, Running, eventually, evict_holder, is_alive};
+use support::{Place, Running, evict_holder, is_alive};
 
 /// A lock that is lost quickly, and a command that has little time to end.
 const QUICK: [&str; 4] = ["--ttl", "1s", "--kill-after", "0.5"];
@@ -70,6 +70,11 @@ fn a_command_that_ignores_the_request_is_killed() {
     assert!(!is_alive(command));
     assert!(began.elapsed() >= Duration::from_millis(500));
     assert!(holder.stderr().contains("lost `a`"), "errors are told to the quiet, too");
+    let (mut holder, _) = lose(&place, &["--json"], "echo $$; read _ || :");
+    assert_eq!(holder.code(), 79);
+    let said = holder.stderr();
+    let lost: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+    assert_eq!((&lost["event"], &lost["why"]), (&"lost".into(), &"evicted".into()));
 }
 
 #[test]
@@ -96,7 +101,7 @@ fn grandchildren_in_the_group_end_with_the_command() {
     let script = "(trap '' TERM; exec sleep 1000) & echo $!; wait";
     let (mut holder, grandchild) = lose(&place, &[], script);
     assert_eq!(holder.code(), 79);
-    eventually(|| !is_alive(grandchild));
+    assert!(!is_alive(grandchild));
 }
 
 #[test]

@@ -56,6 +56,7 @@ pub mod ledger;
 pub mod model;
 pub mod register;
 pub mod report;
+pub mod servers;
 mod subject;
 mod suite;
 pub mod taker;

@@ -4,6 +4,7 @@ use std::{path::Path, process::ExitCode};
 use testkit::Subject;
 
 fn main() -> ExitCode {
-    let subjects = [Subject::memory(), Subject::sqlite()];
+    let mut subjects = vec![Subject::memory(), Subject::sqlite()];
+    subjects.extend(testkit::servers::redis());
     testkit::main(&subjects, Some(Path::new(env!("CARGO_BIN_EXE_taker"))))
 }

@@ -24,8 +24,6 @@ mod erased;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
-#[cfg(feature = "redis")]
-pub mod redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(feature = "redis")]

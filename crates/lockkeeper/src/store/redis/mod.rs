@@ -21,6 +21,7 @@ mod keys;
 mod link;
 mod reply;
 mod scripts;
+mod sessions;
 
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LOOK_MAX, Leave, Left,
@@ -34,17 +35,16 @@ use crate::{
     ticket::{Place, SessionId, TicketId},
 };
 use keys::{CLUSTER_BUCKETS, Keys, bucket};
-pub(super) use link::Link;
-use link::{Ear, Source};
+use link::{Link, Source};
 use redis::{Script, ScriptInvocation, Value};
-use reply::{Message, nonsense};
-pub(super) use reply::{Parts, pack, unpack};
+use reply::{Parts, nonsense, pack};
 use scripts::Scripts;
+use sessions::{Life, Sessions, hex, micros};
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -69,67 +69,6 @@ pub struct Redis {
     /// The server's clock less ours, in microseconds, as last seen.
     offset: AtomicI64,
     sessions: Arc<Sessions>,
-}
-
-/// What this handle knows of its sessions.
-#[derive(Default)]
-struct Sessions {
-    lives: Mutex<HashMap<SessionId, Life>>,
-    sinks: Mutex<HashMap<SessionId, Arc<dyn Hints>>>,
-}
-
-struct Life {
-    ask: Open,
-    /// The buckets in which the server knows the session.
-    buckets: BTreeSet<u32>,
-    tickets: HashSet<(Name, TicketId)>,
-}
-
-impl Life {
-    fn new(ask: Open, buckets: BTreeSet<u32>) -> Self {
-        Self { ask, buckets, tickets: HashSet::new() }
-    }
-}
-
-impl Sessions {
-    fn lives(&self) -> MutexGuard<'_, HashMap<SessionId, Life>> {
-        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn sinks(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<dyn Hints>>> {
-        self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn hear(&self, message: &Message) {
-        let sinks: Vec<Arc<dyn Hints>> = self.sinks().values().cloned().collect();
-        for sink in sinks {
-            match *message {
-                Message::Granted(ticket, fence) => sink.granted(ticket, fence),
-                Message::Ended(ticket) => sink.ended(ticket),
-            }
-        }
-    }
-
-    fn ear(self: &Arc<Self>) -> Ear {
-        let sessions = Arc::clone(self);
-        Arc::new(move |info| {
-            if info.kind == redis::PushKind::Message
-                && let Some(Value::BulkString(payload)) = info.data.last()
-                && let Some(message) = Message::parse(payload)
-            {
-                sessions.hear(&message);
-            }
-        })
-    }
-}
-
-/// How an id is written.
-fn hex(session: SessionId) -> String {
-    format!("{:032x}", u128::from_be_bytes(session.to_bytes()))
-}
-
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Redis {
