@@ -1,0 +1,48 @@
+//! What can be measured.
+
+pub(crate) mod hammer;
+pub(crate) mod handoff;
+pub(crate) mod held;
+pub(crate) mod idle;
+mod pairs;
+mod stalls;
+
+use crate::{args::Plan, report::Report};
+use anyhow::Result;
+
+/// One benchmark.
+pub(crate) struct Bench {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    pub(crate) run: fn(&Plan) -> Result<Report>,
+}
+
+/// All of them, in the order in which they run.
+pub(crate) const ALL: &[Bench] = &[
+    Bench {
+        name: "pairs",
+        what: "lock and release in one process, beside bare SQLite transactions",
+        run: pairs::run,
+    },
+    Bench {
+        name: "handoff",
+        what: "from a release in one process to the grant in another",
+        run: handoff::run,
+    },
+    Bench { name: "idle", what: "processor time of a process that waits", run: idle::run },
+    Bench {
+        name: "stalls",
+        what: "how long other tasks of the runtime are held up at full load",
+        run: stalls::run,
+    },
+    Bench { name: "held", what: "many locks in one hand: time, renewals, memory", run: held::run },
+    Bench { name: "hammer", what: "many processes on one file", run: hammer::run },
+];
+
+/// The benchmark of this name.
+pub(crate) fn find(name: &str) -> Result<&'static Bench, String> {
+    ALL.iter().find(|bench| bench.name == name).ok_or_else(|| {
+        let names: Vec<&str> = ALL.iter().map(|bench| bench.name).collect();
+        format!("there are {}", names.join(", "))
+    })
+}

@@ -1,0 +1,130 @@
+//! Where the figures were measured, and what a process can read about itself.
+
+use crate::args::Plan;
+use anyhow::{Context, Result};
+use lockkeeper::clock::{Clock, Moment};
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    sys::resource::{UsageWho, getrusage},
+    unistd::Pid,
+};
+use serde_json::{Value, json};
+use std::{fmt, fs, thread::available_parallelism, time::Duration};
+
+/// The state of the machine at the beginning of a run.
+pub(crate) struct Machine {
+    cores: usize,
+    /// Averages over one, five and fifteen minutes. Above zero, others work here too.
+    load: String,
+    pinned: Option<usize>,
+    file_system: String,
+    kernel: String,
+    quick: bool,
+    rounds: u32,
+    time: Duration,
+}
+
+impl Machine {
+    pub(crate) fn look(plan: &Plan) -> Result<Self> {
+        let load = fs::read_to_string("/proc/loadavg").context("cannot read the load")?;
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Ok(Self {
+            cores: available_parallelism()?.get(),
+            load: load.split(' ').take(3).collect::<Vec<_>>().join(" "),
+            pinned: plan.pin,
+            file_system: file_system(&plan.folder)?,
+            kernel: kernel.trim().to_owned(),
+            quick: plan.quick,
+            rounds: plan.rounds,
+            time: plan.time,
+        })
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "cores": self.cores,
+            "load": self.load,
+            "pinned_to_core": self.pinned,
+            "file_system": self.file_system,
+            "kernel": self.kernel,
+            "optimised": !cfg!(debug_assertions),
+            "quick": self.quick,
+            "rounds": self.rounds,
+            "seconds": self.time.as_secs_f64(),
+        })
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cores, load, file_system, kernel, rounds, time, .. } = self;
+        let pinned =
+            self.pinned.map_or("not pinned".into(), |core| format!("pinned to core {core}"));
+        writeln!(f, "{cores} cores, {pinned}, load {load}, {file_system}, Linux {kernel}")?;
+        write!(f, "{time:?} per variant in {rounds} interleaved rounds; medians over the rounds")?;
+        if cfg!(debug_assertions) {
+            write!(f, "\nnot optimised: the figures mean nothing")?;
+        }
+        if self.quick {
+            write!(f, "\na smoke run: the figures mean nothing")?;
+        }
+        Ok(())
+    }
+}
+
+/// The kind of file system that holds the folder: an fsync is free on some and dear on others.
+fn file_system(folder: &std::path::Path) -> Result<String> {
+    let folder = folder.canonicalize().context("cannot use the folder for the files")?;
+    let mounts = fs::read_to_string("/proc/mounts").context("cannot read the mounts")?;
+    let mount = |line: &str| {
+        let mut words = line.split(' ').skip(1);
+        let (point, kind) = (words.next()?.to_owned(), words.next()?.to_owned());
+        folder.starts_with(&point).then_some((point.len(), kind))
+    };
+    let deepest = mounts.lines().filter_map(mount).max_by_key(|(length, _)| *length);
+    Ok(deepest.map_or_else(|| "unknown file system".to_owned(), |(_, kind)| kind))
+}
+
+/// Has this process and its children to come run on one core.
+pub(crate) fn pin(core: usize) -> Result<()> {
+    let mut cores = CpuSet::new();
+    cores.set(core)?;
+    sched_setaffinity(Pid::from_raw(0), &cores).context("cannot pin to a core")
+}
+
+/// Now, on a clock that all processes of the machine share.
+pub(crate) fn now() -> Moment {
+    Clock::system().now()
+}
+
+/// The processor time that this process has used, all threads together.
+pub(crate) fn cpu_time() -> Result<Duration> {
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let micros = |t: nix::sys::time::TimeVal| {
+        Duration::from_secs(t.tv_sec().unsigned_abs())
+            + Duration::from_micros(t.tv_usec().unsigned_abs())
+    };
+    Ok(micros(usage.user_time()) + micros(usage.system_time()))
+}
+
+/// The memory of this process that is resident, in KiB.
+pub(crate) fn resident_kib() -> Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let figure = line.and_then(|line| line.split_whitespace().next());
+    Ok(figure.context("the kernel does not say how much memory is resident")?.parse()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_can_read_its_own_figures() {
+        assert!(resident_kib().unwrap() > 100);
+        let before = cpu_time().unwrap();
+        let until = now() + Duration::from_millis(30);
+        while now() < until {}
+        assert!(cpu_time().unwrap() > before);
+    }
+}
