@@ -84,6 +84,10 @@ impl StoreUrl {
         )))
     }
 
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(clippy::unused_async, reason = "stores on a network await here")
+    )]
     pub(crate) async fn connect(self) -> Result<AnyStore> {
         match self.scheme.as_str() {
             "memory" => {
