@@ -8,17 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// Redis in every topology.
 #[must_use]
 pub fn redis() -> Vec<Subject> {
-    let can = Capabilities {
-        fair: true,
-        fenced: true,
-        shared: true,
-        permits: true,
-        cells: true,
-        at_least: true,
-        wakes: true,
-        durable: true,
-        survives_failover: false,
-    };
+    let can = Capabilities { durable: true, ..Capabilities::LINES };
     let of = |recipe| subject(recipe, can).across_processes();
     vec![of(servers::REDIS), of(servers::REDIS_SENTINEL), of(servers::REDIS_CLUSTER)]
 }

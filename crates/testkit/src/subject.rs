@@ -48,17 +48,7 @@ impl Subject {
     /// The store in memory: the reference.
     #[must_use]
     pub fn memory() -> Self {
-        let can = Capabilities {
-            fair: true,
-            fenced: true,
-            shared: true,
-            permits: true,
-            cells: true,
-            at_least: true,
-            wakes: true,
-            durable: false,
-            survives_failover: false,
-        };
+        let can = Capabilities::LINES;
         let site = || async {
             let url = format!("memory://{:032x}", rand::random::<u128>());
             // The store forgets its data with its last handle: this one stays.

@@ -5,6 +5,7 @@ use lockkeeper::{Guard, Health, Keeper, Loss};
 use servers::{Recipe, Require, Running};
 use std::{collections::HashMap, time::Duration};
 use testkit::world::{eventually, soon};
+use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(2);
 
@@ -21,6 +22,18 @@ fn start(recipe: Recipe) -> Option<Running> {
 
 async fn keeper(server: &Running) -> Keeper {
     Keeper::builder().ttl(TTL).connect(server.url()).await.expect("the server answers")
+}
+
+/// A lock that one keeper holds and another waits for.
+async fn held_and_awaited(server: &Running) -> (Guard, JoinHandle<lockkeeper::Result<Guard>>) {
+    let (one, two) = (keeper(server).await, keeper(server).await);
+    let held = one.lock("a").await.expect("free");
+    let waiter = tokio::spawn(two.lock("a").into_future());
+    eventually("it waits", async || {
+        one.look_at("a").await.is_ok_and(|line| line.is_some_and(|line| line.tickets.len() == 2))
+    })
+    .await;
+    (held, waiter)
 }
 
 /// A client beside the library, to see what the library did.
@@ -150,13 +163,7 @@ async fn a_thousand_locks_are_one_renewal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_restarts_empty_loses_locks_and_never_fences() {
     let Some(mut server) = start(servers::REDIS) else { return };
-    let (one, two) = (keeper(&server).await, keeper(&server).await);
-    let held = one.lock("a").await.expect("free");
-    let waiter = tokio::spawn(two.lock("a").into_future());
-    eventually("it waits", async || {
-        one.look_at("a").await.is_ok_and(|line| line.is_some_and(|line| line.tickets.len() == 2))
-    })
-    .await;
+    let (held, waiter) = held_and_awaited(&server).await;
     server.kill().expect("killed");
     server.restart().expect("restarted");
     let why = soon("the loss", held.lost()).await;
@@ -199,13 +206,7 @@ async fn who_flushes_the_data_ends_the_locks_in_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters() {
     let Some(mut server) = start(servers::REDIS) else { return };
-    let (one, two) = (keeper(&server).await, keeper(&server).await);
-    let held = one.lock("a").await.expect("free");
-    let waiter = tokio::spawn(two.lock("a").into_future());
-    eventually("it waits", async || {
-        one.look_at("a").await.is_ok_and(|line| line.is_some_and(|line| line.tickets.len() == 2))
-    })
-    .await;
+    let (held, waiter) = held_and_awaited(&server).await;
     server.freeze().expect("frozen");
     assert_eq!(soon("the loss", held.lost()).await, Loss::Expired);
     server.thaw().expect("thawed");

@@ -405,17 +405,7 @@ impl Store for Memory {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            fair: true,
-            fenced: true,
-            shared: true,
-            permits: true,
-            cells: true,
-            at_least: true,
-            wakes: true,
-            durable: false,
-            survives_failover: false,
-        }
+        Capabilities::LINES
     }
 
     fn id(&self) -> StoreId {

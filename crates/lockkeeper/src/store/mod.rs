@@ -85,6 +85,18 @@ impl Capabilities {
         durable: false,
         survives_failover: false,
     };
+
+    /// All that lines, fences and hints can do; nothing about what outlives what.
+    pub const LINES: Self = Self {
+        fair: true,
+        fenced: true,
+        shared: true,
+        permits: true,
+        cells: true,
+        at_least: true,
+        wakes: true,
+        ..Self::NONE
+    };
 }
 
 /// The identity of a store's data: a random number written with it, so that a sequencer from

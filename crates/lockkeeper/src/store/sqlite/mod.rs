@@ -290,17 +290,7 @@ impl Store for Sqlite {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            fair: true,
-            fenced: true,
-            shared: true,
-            permits: true,
-            cells: true,
-            at_least: true,
-            wakes: true,
-            durable: true,
-            survives_failover: false,
-        }
+        Capabilities { durable: true, ..Capabilities::LINES }
     }
 
     fn id(&self) -> StoreId {
