@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 pub fn redis() -> Vec<Subject> {
     let can = Capabilities { durable: true, ..Capabilities::LINES };
     let of = |recipe| subject(recipe, can).across_processes();
-    vec![of(servers::REDIS), of(servers::REDIS_SENTINEL), of(servers::REDIS_CLUSTER)]
+    vec![of(servers::REDIS), of(servers::REDIS_SENTINEL), of(servers::REDIS_CLUSTER).sharded()]
 }
 
 /// A store of one server, which all cases share; each has a prefix of its own.

@@ -22,6 +22,7 @@ pub struct Subject {
     processes: bool,
     leaves_at_once: bool,
     short_ttl: Duration,
+    sharded: bool,
     own_cases: Vec<Case>,
 }
 
@@ -41,6 +42,7 @@ impl Subject {
             processes: false,
             leaves_at_once: false,
             short_ttl: SHORT,
+            sharded: false,
             own_cases: Vec::new(),
         }
     }
@@ -99,6 +101,14 @@ impl Subject {
         self
     }
 
+    /// A session of this store is spread over several servers, so that its parts expire a moment
+    /// apart.
+    #[must_use]
+    pub fn sharded(mut self) -> Self {
+        self.sharded = true;
+        self
+    }
+
     /// A case for this store alone, for example one that exercises what only it can do.
     #[must_use]
     pub fn case(mut self, case: Case) -> Self {
@@ -128,6 +138,10 @@ impl Subject {
 
     pub(crate) fn short(&self) -> Duration {
         self.short_ttl
+    }
+
+    pub(crate) fn is_sharded(&self) -> bool {
+        self.sharded
     }
 
     pub(crate) fn own_cases(&self) -> &[Case] {

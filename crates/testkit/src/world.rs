@@ -25,13 +25,20 @@ pub struct World {
     site: Site,
     can: Capabilities,
     short: Duration,
+    sharded: bool,
     taker: Option<PathBuf>,
 }
 
 impl World {
     pub(crate) async fn new(subject: &Subject, taker: Option<PathBuf>) -> anyhow::Result<Self> {
         let site = subject.site().await?;
-        Ok(Self { site, can: subject.can(), short: subject.short(), taker })
+        Ok(Self {
+            site,
+            can: subject.can(),
+            short: subject.short(),
+            sharded: subject.is_sharded(),
+            taker,
+        })
     }
 
     /// What the subject claims to be able to do.
@@ -44,6 +51,12 @@ impl World {
     #[must_use]
     pub fn short(&self) -> Duration {
         self.short
+    }
+
+    /// Do the parts of a session expire a moment apart?
+    #[must_use]
+    pub fn is_sharded(&self) -> bool {
+        self.sharded
     }
 
     /// A TTL that must not run out by the noise of the machine, renewed every second.

@@ -119,6 +119,7 @@ impl Redis {
 
     async fn open_in(&self, bucket: u32, ask: &Open) -> StoreResult<()> {
         let keys = &self.buckets[bucket as usize];
+        let sent = self.clock.now();
         let mut script = self.scripts.open.prepare_invoke();
         script.key(keys.ends()).key(keys.sessions());
         script.arg(hex(ask.session)).arg(micros(ask.ttl)).arg(micros(ask.lock_delay));
@@ -128,8 +129,17 @@ impl Redis {
             return Err(StoreError::session_over(KIND));
         }
         self.set_clock(now);
-        if let Some(life) = self.sessions.lives().get_mut(&ask.session) {
-            life.buckets.insert(bucket);
+        let overtaken = match self.sessions.lives().get_mut(&ask.session) {
+            Some(life) => {
+                life.buckets.insert(bucket);
+                life.renewing.is_some_and(|at| at >= sent)
+            }
+            None => false,
+        };
+        // A renewal that began meanwhile did not know of this bucket, and whoever believes in that
+        // renewal believes for longer than the opening is good for.
+        if overtaken && self.renew_in(bucket, ask).await?.is_none() {
+            return Err(StoreError::session_over(KIND));
         }
         Ok(())
     }
@@ -386,6 +396,13 @@ impl Store for Redis {
         let Some((ask, buckets)) = self.life(session).await? else { return Ok(Renewal::Lost) };
         // Before the renewal: a break while it is under way must show the next time at the latest.
         let breaks = self.link.breaks();
+        let buckets = match self.sessions.lives().get_mut(&session) {
+            Some(life) => {
+                life.renewing = Some(self.clock.now());
+                life.buckets.clone()
+            }
+            None => buckets,
+        };
         let renewals = buckets.into_iter().map(|bucket| self.renew_in(bucket, &ask));
         let mut version = breaks << 32;
         for renewal in super::together::all(renewals).await {

@@ -2,6 +2,7 @@
 
 use super::{link::Ear, reply::Message};
 use crate::{
+    clock::Moment,
     name::Name,
     store::{Hints, Open},
     ticket::{SessionId, TicketId},
@@ -22,6 +23,8 @@ pub(super) struct Sessions {
 
 pub(super) struct Life {
     pub(super) ask: Open,
+    /// When the last renewal was begun, if there was one.
+    pub(super) renewing: Option<Moment>,
     /// The buckets in which the server knows the session.
     pub(super) buckets: BTreeSet<u32>,
     pub(super) tickets: HashSet<(Name, TicketId)>,
@@ -29,7 +32,7 @@ pub(super) struct Life {
 
 impl Life {
     pub(super) fn new(ask: Open, buckets: BTreeSet<u32>) -> Self {
-        Self { ask, buckets, tickets: HashSet::new() }
+        Self { ask, renewing: None, buckets, tickets: HashSet::new() }
     }
 }
 
