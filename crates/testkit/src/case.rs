@@ -32,6 +32,7 @@ pub enum Need {
     Wakes,
     Durable,
     SurvivesFailover,
+    SessionsShared,
     /// Data that other processes can reach, and the `taker` program.
     Processes,
     /// A `leave_now` that works.
@@ -41,7 +42,7 @@ pub enum Need {
 impl Need {
     /// The needs that are declared as capabilities. Each one that a store claims must be put to the
     /// test by some case.
-    pub const CAPABILITIES: [Self; 9] = [
+    pub const CAPABILITIES: [Self; 10] = [
         Self::Fair,
         Self::Fenced,
         Self::Shared,
@@ -51,6 +52,7 @@ impl Need {
         Self::Wakes,
         Self::Durable,
         Self::SurvivesFailover,
+        Self::SessionsShared,
     ];
 }
 

@@ -54,6 +54,7 @@ mod hand;
 pub mod invariants;
 pub mod ledger;
 pub mod model;
+mod redlock;
 pub mod register;
 pub mod report;
 pub mod servers;

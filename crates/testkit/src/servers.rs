@@ -1,32 +1,71 @@
 //! The stores that need a server: started when the first case asks for them, ended with the program.
 
-use crate::subject::{Site, Subject};
+use crate::{
+    case::Case,
+    redlock,
+    subject::{Site, Subject},
+};
 use lockkeeper::Capabilities;
 use servers::{Recipe, Running};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::{
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, TcpStream},
+    sync::{Arc, Mutex, OnceLock},
+};
 
 /// Redis in every topology.
 #[must_use]
 pub fn redis() -> Vec<Subject> {
     let can = Capabilities { durable: true, ..Capabilities::LINES };
-    let of = |recipe| subject(recipe, can).across_processes();
-    vec![of(servers::REDIS), of(servers::REDIS_SENTINEL), of(servers::REDIS_CLUSTER).sharded()]
+    let of = |recipe| subject(recipe, can, &[]).across_processes();
+    let can =
+        Capabilities { fenced: true, durable: true, survives_failover: true, ..Capabilities::NONE };
+    // The longest times that the suite asks for are a day and a day.
+    let of_redlock = subject(servers::REDLOCK, can, &[("max_ttl", "49h")]);
+    let with = |subject: Subject, cases: Vec<Case>| cases.into_iter().fold(subject, Subject::case);
+    vec![
+        with(of(servers::REDIS), redlock::plain_cases()),
+        of(servers::REDIS_SENTINEL),
+        of(servers::REDIS_CLUSTER).sharded(),
+        with(of_redlock.across_processes().sharded(), redlock::own_cases()),
+    ]
 }
 
 /// A store of one server, which all cases share; each has a prefix of its own.
-fn subject(recipe: Recipe, can: Capabilities) -> Subject {
+fn subject(
+    recipe: Recipe,
+    can: Capabilities,
+    options: &'static [(&'static str, &'static str)],
+) -> Subject {
     let server = Arc::new(Server::of(recipe));
     let subject = Subject::new(recipe.name, can, move || {
         let server = Arc::clone(&server);
         async move {
             let url = tokio::task::spawn_blocking(move || server.url()).await??;
-            Ok(Site::url(format!("{url}?prefix=t{:016x}", rand::random::<u64>())))
+            let mut url = format!("{url}?prefix=t{:016x}", rand::random::<u64>());
+            for (option, value) in options {
+                url.push_str(&format!("&{option}={value}"));
+            }
+            Ok(Site::url(url))
         }
     });
     match recipe.first_missing() {
         Some(missing) => subject.unavailable(format!("{missing} is not installed")),
         None => subject,
     }
+}
+
+/// New nodes of Redlock have no vote until it is certain that they have forgotten nothing. These have
+/// not: they were made here.
+pub(crate) fn welcome(running: &Running) -> anyhow::Result<()> {
+    for port in running.ports() {
+        let mut node = TcpStream::connect((Ipv4Addr::LOCALHOST, *port))?;
+        node.write_all(b"SET lockkeeper:redlock:boot 0\r\n")?;
+        let mut answer = [0; 5];
+        node.read_exact(&mut answer)?;
+        anyhow::ensure!(&answer == b"+OK\r\n", "the node answers {}", answer.escape_ascii());
+    }
+    Ok(())
 }
 
 /// A server, or why it did not start.
@@ -41,8 +80,14 @@ impl Server {
     }
 
     fn url(&self) -> anyhow::Result<String> {
-        let start = || self.recipe.start().map(Mutex::new).map_err(|e| format!("{e:#}"));
-        let running = self.running.get_or_init(start);
+        let start = || {
+            let running = self.recipe.start()?;
+            if self.recipe.name == servers::REDLOCK.name {
+                welcome(&running)?;
+            }
+            anyhow::Ok(Mutex::new(running))
+        };
+        let running = self.running.get_or_init(|| start().map_err(|e| format!("{e:#}")));
         match running {
             Ok(running) => Ok(running.lock().expect("not poisoned").url().to_owned()),
             Err(e) => anyhow::bail!("{} did not start: {e}", self.recipe.name),

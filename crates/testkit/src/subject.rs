@@ -167,6 +167,7 @@ impl Subject {
             Need::Wakes => self.can.wakes,
             Need::Durable => self.can.durable,
             Need::SurvivesFailover => self.can.survives_failover,
+            Need::SessionsShared => self.can.sessions_shared,
             Need::Processes => self.processes,
             Need::LeaveNow => self.leaves_at_once,
         }

@@ -24,6 +24,8 @@ mod erased;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redis")]
+pub mod redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(feature = "redis")]
@@ -70,6 +72,9 @@ pub struct Capabilities {
     pub durable: bool,
     /// Locks and fences survive the loss of a machine.
     pub survives_failover: bool,
+    /// Sessions belong to the data: any handle that knows the secret can act for them, and all
+    /// their tickets end in one moment. Without it a session belongs to the handle that opened it.
+    pub sessions_shared: bool,
 }
 
 impl Capabilities {
@@ -84,6 +89,7 @@ impl Capabilities {
         wakes: false,
         durable: false,
         survives_failover: false,
+        sessions_shared: false,
     };
 
     /// All that lines, fences and hints can do; nothing about what outlives what.
@@ -95,6 +101,7 @@ impl Capabilities {
         cells: true,
         at_least: true,
         wakes: true,
+        sessions_shared: true,
         ..Self::NONE
     };
 }

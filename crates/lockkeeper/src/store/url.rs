@@ -18,6 +18,8 @@ const SCHEMES: &[(&str, &str)] = &[
     ("redis+sentinel", "redis+sentinel://HOST,HOST/SERVICE"),
     #[cfg(feature = "redis")]
     ("redis+cluster", "redis+cluster://HOST,HOST"),
+    #[cfg(feature = "redis")]
+    ("redlock", "redlock://HOST,HOST,HOST"),
 ];
 
 /// The schemes that exist but need a cargo feature that is off.
@@ -104,11 +106,17 @@ impl StoreUrl {
                 Ok(AnyStore::new(super::sqlite::Sqlite::open(&path)?))
             }
             #[cfg(feature = "redis")]
+            "redis" | "rediss" if self.has("compat") => {
+                Ok(AnyStore::new(super::redlock::Redlock::connect(self).await?))
+            }
+            #[cfg(feature = "redis")]
             "redis" | "rediss" => Ok(AnyStore::new(super::redis::connect::single(self).await?)),
             #[cfg(feature = "redis")]
             "redis+sentinel" => Ok(AnyStore::new(super::redis::connect::sentinel(self).await?)),
             #[cfg(feature = "redis")]
             "redis+cluster" => Ok(AnyStore::new(super::redis::connect::cluster(self).await?)),
+            #[cfg(feature = "redis")]
+            "redlock" => Ok(AnyStore::new(super::redlock::Redlock::connect(self).await?)),
             scheme => Err(Error::Url(unknown(scheme))),
         }
     }
@@ -117,6 +125,10 @@ impl StoreUrl {
 /// Options and parts that only stores on a network have.
 #[cfg(feature = "redis")]
 impl StoreUrl {
+    fn has(&self, option: &str) -> bool {
+        self.options.iter().any(|(name, _)| name == option)
+    }
+
     pub(crate) fn scheme(&self) -> &str {
         &self.scheme
     }

@@ -139,11 +139,13 @@ async fn a_waiter_dropped_around_its_turn_leaves_nothing(w: World) -> Verdict {
         let waiter = tokio::spawn(async move { lock.await });
         until_length(&store, "a", 2).await;
         sluggish(&tap);
-        hand.leave("a", held.ticket).await;
-        for _ in 0..turns {
-            tokio::task::yield_now().await;
-        }
-        waiter.abort();
+        let drop = async {
+            for _ in 0..turns {
+                tokio::task::yield_now().await;
+            }
+            waiter.abort();
+        };
+        tokio::join!(hand.leave("a", held.ticket), drop);
         granted += usize::from(waiter.await.is_ok());
         until_empty(&store).await;
     }

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases!("contract":
-        [] it_claims_what_the_suite_was_told, handles_share_their_data, terms_leave_room_for_belief,
+        [] it_claims_what_the_suite_was_told, terms_leave_room_for_belief,
             a_poll_answers_for_every_ticket, missing_capabilities_are_told_early;
+        [SessionsShared] handles_share_their_data;
         [Fair] a_waiter_is_told_when_to_look_again;
     )
 }

@@ -28,7 +28,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn read(url: &mut StoreUrl) -> Result<Self> {
+    fn read(url: &mut StoreUrl, more: &[&str]) -> Result<Self> {
         let authority = url.authority()?;
         let prefix = url.take("prefix").unwrap_or_else(|| "lk".to_owned());
         if prefix.is_empty() || prefix.contains(['{', '}']) {
@@ -36,7 +36,7 @@ impl Plan {
         }
         let password = url.take_file("password_file")?.or_else(|| authority.password.clone());
         let certificates = certificates(url)?;
-        url.finish(OPTIONS)?;
+        url.finish(&[OPTIONS, more].concat())?;
         if certificates.is_some() {
             install_crypto();
         }
@@ -120,7 +120,7 @@ fn db(path: &str) -> Result<i64> {
 
 /// One server: `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`.
 pub(in crate::store) async fn single(mut url: StoreUrl) -> Result<Redis> {
-    let plan = Plan::read(&mut url)?;
+    let plan = Plan::read(&mut url, &[])?;
     let mut infos = plan.infos(db(&plan.authority.path)?).map_err(bad)?;
     let (Some(info), true) = (infos.pop(), infos.is_empty()) else {
         let what =
@@ -131,9 +131,20 @@ pub(in crate::store) async fn single(mut url: StoreUrl) -> Result<Redis> {
     Ok(Redis::over(source, &plan.prefix, Clock::system()).await?)
 }
 
+/// Servers that know nothing of each other, for Redlock; and the prefix of its keys.
+pub(in crate::store) fn independent(
+    url: &mut StoreUrl,
+    options: &[&str],
+) -> Result<(Vec<Client>, String)> {
+    let plan = Plan::read(url, options)?;
+    let infos = plan.infos(db(&plan.authority.path)?).map_err(bad)?;
+    let clients = infos.into_iter().map(|info| plan.client(info)).collect::<RedisResult<_>>();
+    Ok((clients.map_err(bad)?, plan.prefix))
+}
+
 /// A primary behind sentinels: `redis+sentinel://[USER[:PASSWORD]@]HOST,HOST,…/SERVICE[/DB]`.
 pub(in crate::store) async fn sentinel(mut url: StoreUrl) -> Result<Redis> {
-    let plan = Plan::read(&mut url)?;
+    let plan = Plan::read(&mut url, &[])?;
     let (service, number) =
         plan.authority.path.split_once('/').unwrap_or((&plan.authority.path, ""));
     if service.is_empty() {
@@ -164,7 +175,7 @@ pub(in crate::store) async fn sentinel(mut url: StoreUrl) -> Result<Redis> {
 
 /// A cluster: `redis+cluster://[USER[:PASSWORD]@]HOST,HOST,…`.
 pub(in crate::store) async fn cluster(mut url: StoreUrl) -> Result<Redis> {
-    let plan = Plan::read(&mut url)?;
+    let plan = Plan::read(&mut url, &[])?;
     let infos = plan.infos(0).map_err(bad)?;
     let mut builder = ClusterClient::builder(infos).use_protocol(ProtocolVersion::RESP3).retries(3);
     if let Some(certificates) = &plan.certificates {

@@ -83,9 +83,9 @@ impl ConnectionLike for Wire {
 }
 
 /// What is done with a message from the server.
-pub(super) type Ear = Arc<dyn Fn(PushInfo) + Send + Sync>;
+pub(in crate::store) type Ear = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
-pub(super) struct Link {
+pub(in crate::store) struct Link {
     source: Source,
     ear: Ear,
     state: Arc<State>,
@@ -114,6 +114,11 @@ impl State {
 }
 
 impl Link {
+    /// A link to one server.
+    pub(in crate::store) fn single(client: Client, ear: Ear) -> Self {
+        Self::new(Source::Single(Box::new(client)), ear)
+    }
+
     pub(super) fn new(source: Source, ear: Ear) -> Self {
         Self {
             source,
@@ -203,7 +208,7 @@ impl Link {
     }
 
     /// Runs a script. A connection that fails is given up, so that the next request makes another.
-    pub(super) async fn run<T: FromRedisValue>(
+    pub(in crate::store) async fn run<T: FromRedisValue>(
         &self,
         script: &ScriptInvocation<'_>,
     ) -> StoreResult<T> {
@@ -213,7 +218,7 @@ impl Link {
     }
 
     /// Runs a command.
-    pub(super) async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> StoreResult<T> {
+    pub(in crate::store) async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> StoreResult<T> {
         let (number, mut wire) = self.wire().await?;
         let answer: RedisResult<T> = cmd.query_async(&mut wire).await;
         answer.map_err(|e| self.failed(number, e))

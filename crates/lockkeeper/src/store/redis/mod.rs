@@ -35,9 +35,10 @@ use crate::{
     ticket::{Place, SessionId, TicketId},
 };
 use keys::{CLUSTER_BUCKETS, Keys, bucket};
-use link::{Link, Source};
+pub(super) use link::Link;
+use link::Source;
 use redis::{Script, ScriptInvocation, Value};
-use reply::{Parts, nonsense, pack};
+pub(super) use reply::{Parts, nonsense, pack, unpack};
 use scripts::Scripts;
 use sessions::{Life, Sessions, hex, micros};
 use std::{

@@ -11,16 +11,16 @@ use redis::Value;
 use std::time::Duration;
 
 /// An answer that no script of ours gives.
-pub(super) fn nonsense(what: &Value) -> StoreError {
+pub(in crate::store) fn nonsense(what: &Value) -> StoreError {
     let what = format!("the server's answer makes no sense: {what:?}");
     StoreError::unknown(KIND, Trouble::Corrupt, what)
 }
 
 /// The parts of an answer, taken one after the other.
-pub(super) struct Parts(std::vec::IntoIter<Value>);
+pub(in crate::store) struct Parts(std::vec::IntoIter<Value>);
 
 impl Parts {
-    pub(super) fn of(value: Value) -> StoreResult<Self> {
+    pub(in crate::store) fn of(value: Value) -> StoreResult<Self> {
         match value {
             Value::Array(parts) => Ok(Self(parts.into_iter())),
             other => Err(nonsense(&other)),
@@ -31,14 +31,14 @@ impl Parts {
         self.0.next().ok_or_else(|| nonsense(&Value::Nil))
     }
 
-    pub(super) fn int(&mut self) -> StoreResult<i64> {
+    pub(in crate::store) fn int(&mut self) -> StoreResult<i64> {
         match self.next()? {
             Value::Int(n) => Ok(n),
             other => Err(nonsense(&other)),
         }
     }
 
-    pub(super) fn bytes(&mut self) -> StoreResult<Vec<u8>> {
+    pub(in crate::store) fn bytes(&mut self) -> StoreResult<Vec<u8>> {
         match self.next()? {
             Value::BulkString(bytes) => Ok(bytes),
             Value::SimpleString(text) => Ok(text.into_bytes()),
@@ -46,11 +46,11 @@ impl Parts {
         }
     }
 
-    pub(super) fn text(&mut self) -> StoreResult<String> {
+    pub(in crate::store) fn text(&mut self) -> StoreResult<String> {
         Ok(String::from_utf8_lossy(&self.bytes()?).into_owned())
     }
 
-    pub(super) fn parts(&mut self) -> StoreResult<Self> {
+    pub(in crate::store) fn parts(&mut self) -> StoreResult<Self> {
         Self::of(self.next()?)
     }
 
@@ -58,15 +58,15 @@ impl Parts {
         Ok(u64::try_from(self.int()?).unwrap_or(0))
     }
 
-    pub(super) fn duration(&mut self) -> StoreResult<Duration> {
+    pub(in crate::store) fn duration(&mut self) -> StoreResult<Duration> {
         Ok(Duration::from_micros(self.number()?))
     }
 
-    pub(super) fn fence(&mut self) -> StoreResult<u64> {
+    pub(in crate::store) fn fence(&mut self) -> StoreResult<u64> {
         self.number()
     }
 
-    pub(super) fn wait(&mut self) -> StoreResult<Wait> {
+    pub(in crate::store) fn wait(&mut self) -> StoreResult<Wait> {
         let ahead = usize::try_from(self.int()?).unwrap_or(0);
         // A moment later than the server says, so that its clock has surely passed the deadline.
         let recheck = self.duration()? + Duration::from_millis(1);
@@ -75,7 +75,7 @@ impl Parts {
         Ok(Wait { ahead, holder, recheck })
     }
 
-    pub(super) fn ticket(&mut self) -> StoreResult<Ticket> {
+    pub(in crate::store) fn ticket(&mut self) -> StoreResult<Ticket> {
         let id = self.text()?.parse().map_err(|_| nonsense(&Value::Nil))?;
         let (weight, capacity) = (self.small()?, self.small()?);
         let fence = Some(self.number()?).filter(|fence| *fence > 0);
@@ -99,12 +99,12 @@ impl Iterator for Parts {
 }
 
 /// An owner in one field. The parts are cleaned of the separator, so that they read back.
-pub(super) fn pack(owner: &Owner) -> String {
+pub(in crate::store) fn pack(owner: &Owner) -> String {
     let clean = |text: &str| text.replace('\u{1f}', " ");
     format!("{}\u{1f}{}\u{1f}{}", owner.pid, clean(&owner.host), clean(&owner.program))
 }
 
-pub(super) fn unpack(text: &str) -> Option<Owner> {
+pub(in crate::store) fn unpack(text: &str) -> Option<Owner> {
     let mut parts = text.splitn(3, '\u{1f}');
     let pid = parts.next()?.parse().ok()?;
     let (host, program) = (parts.next()?.to_owned(), parts.next()?.to_owned());
@@ -112,7 +112,7 @@ pub(super) fn unpack(text: &str) -> Option<Owner> {
 }
 
 /// A session as `open.lua` has written it down.
-pub(super) fn session(session: SessionId, text: &str) -> Option<Open> {
+pub(in crate::store) fn session(session: SessionId, text: &str) -> Option<Open> {
     let mut parts = text.splitn(5, ' ').skip(1);
     let ttl = Duration::from_micros(parts.next()?.parse().ok()?);
     let lock_delay = Duration::from_micros(parts.next()?.parse().ok()?);
@@ -122,13 +122,13 @@ pub(super) fn session(session: SessionId, text: &str) -> Option<Open> {
 
 /// What a message to a waiter says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(in crate::store) enum Message {
     Granted(TicketId, u64),
     Ended(TicketId),
 }
 
 impl Message {
-    pub(super) fn parse(payload: &[u8]) -> Option<Self> {
+    pub(in crate::store) fn parse(payload: &[u8]) -> Option<Self> {
         let (ticket, rest) = std::str::from_utf8(payload).ok()?.split_once(' ')?;
         let ticket = ticket.parse().ok()?;
         match rest {

@@ -1,0 +1,113 @@
+//! Reading what the scripts answer.
+
+use super::decide::Vote;
+use crate::{
+    line::Ticket,
+    store::{
+        StoreResult,
+        redis::{Parts, nonsense, unpack},
+    },
+    ticket::{Mode, TicketId},
+};
+use redis::Value;
+use std::time::Duration;
+
+/// A node's vote, with what else it said.
+#[derive(Debug)]
+pub(super) struct Said {
+    pub(super) vote: Vote,
+    /// When the vote can be another one without anybody writing.
+    pub(super) remaining: Option<Duration>,
+    /// The name is in use for something that is no lock.
+    pub(super) foreign: Option<String>,
+}
+
+/// A ticket as one node shows it.
+#[derive(Clone, Debug)]
+pub(super) struct Shown {
+    pub(super) ticket: Ticket,
+    /// The number of its note's last edit.
+    pub(super) edit: u64,
+}
+
+/// The answer to an enter.
+pub(super) fn vote(answer: Value) -> StoreResult<Said> {
+    let mut parts = Parts::of(answer)?;
+    let (mut remaining, mut foreign) = (None, None);
+    let vote = match parts.text()?.as_str() {
+        "yes" => Vote::Yes,
+        "closed" => Vote::Closed,
+        "low" => Vote::Low(parts.fence()?),
+        "void" => {
+            remaining = Some(parts.duration()?);
+            Vote::Void
+        }
+        "type" => {
+            foreign = Some(parts.text()?);
+            Vote::No
+        }
+        _ => {
+            remaining = Some(parts.duration()?);
+            Vote::No
+        }
+    };
+    Ok(Said { vote, remaining, foreign })
+}
+
+/// The answer of scripts that say 1 or 0.
+pub(super) fn flag(answer: Value) -> StoreResult<bool> {
+    match answer {
+        Value::Int(n) => Ok(n == 1),
+        other => Err(nonsense(&other)),
+    }
+}
+
+/// The same as a vote.
+pub(super) fn yes_or_no(answer: Value) -> StoreResult<Vote> {
+    Ok(if flag(answer)? { Vote::Yes } else { Vote::No })
+}
+
+/// Who holds a name, if anybody does.
+pub(super) fn shown(answer: Value) -> StoreResult<Option<Shown>> {
+    let mut parts = Parts::of(answer)?;
+    let Ok(value) = parts.bytes() else { return Ok(None) };
+    let ours = ours(&value);
+    let id = ours.unwrap_or_else(|| stand_in(&value));
+    let fence = Some(parts.fence()?);
+    let (owner, note) = (unpack(&parts.text()?), parts.bytes()?);
+    let note = if ours.is_none() { value } else { note };
+    let (edit, held_for, ends_in) = (parts.fence()?, parts.duration()?, parts.duration()?);
+    let (mode, granted_ago) = (Mode::Exclusive, Some(held_for));
+    let ticket =
+        Ticket { id, mode, fence, owner, note, entered_ago: held_for, granted_ago, ends_in };
+    Ok(Some(Shown { ticket, edit }))
+}
+
+/// Our own tickets: an id, and in plain strings the session after a dot.
+fn ours(value: &[u8]) -> Option<TicketId> {
+    let text = std::str::from_utf8(value).ok()?;
+    text.split_once('.').map_or(text, |(ticket, _)| ticket).parse().ok()
+}
+
+/// An id for the value of another library's lock, the same whenever it is seen.
+fn stand_in(value: &[u8]) -> TicketId {
+    let prime = 0x0100_0000_0000_0000_0000_013b_u128;
+    let fold = |hash: u128, byte: &u8| (hash ^ u128::from(*byte)).wrapping_mul(prime);
+    let hash = value.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, fold);
+    TicketId::from_bytes(hash.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_values_of_others_have_ids_of_their_own() {
+        let ticket = TicketId::random();
+        assert_eq!(ours(format!("{ticket}.0123").as_bytes()), Some(ticket));
+        assert_eq!(ours(ticket.to_string().as_bytes()), Some(ticket));
+        assert_eq!(ours(b"f7c2"), None);
+        assert_eq!(stand_in(b"f7c2"), stand_in(b"f7c2"));
+        assert_ne!(stand_in(b"f7c2"), stand_in(b"f7c3"));
+    }
+}

@@ -1,0 +1,38 @@
+-- Votes on a proposal. One round trip.
+-- KEYS the name's hash, the node's boot key, the index, the name's closed tickets
+-- ARGV ticket session t for(µs) owner note max-ttl(µs) keep(µs) name
+-- -> { 'yes' } | { 'no', remaining } | { 'low', counter } | { 'void', remaining } | { 'closed' }
+--
+-- The hash: k ticket, s its session, f fence, u until, c counter, o owner, n note, m the number of
+-- the note's last edit, e entered.
+local L, B, I, X = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local id, sid, t, length = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local function num(n) return string.format('%.0f', n) end
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+-- A node that has started empty may have forgotten a holder. It stays out for the longest TTL.
+local boot = redis.call('GET', B)
+if not boot then
+  boot = num(now)
+  redis.call('SET', B, boot)
+end
+local out = tonumber(boot) + tonumber(ARGV[7]) - now
+if out > 0 then return { 'void', out } end
+
+local closed = redis.call('ZSCORE', X, sid .. ' ' .. id)
+if closed and tonumber(closed) > now then return { 'closed' } end
+
+local v = redis.call('HMGET', L, 'k', 's', 'u', 'c')
+local till, counter = tonumber(v[3] or 0), tonumber(v[4] or 0)
+if v[1] and till > now then
+  if v[1] ~= id or v[2] ~= sid then return { 'no', till - now } end
+  if counter == t then return { 'yes' } end
+end
+if counter >= t then return { 'low', counter } end
+redis.call('HSET', L, 'k', id, 's', sid, 'f', num(t), 'u', num(now + length), 'c', num(t),
+  'o', ARGV[5], 'n', ARGV[6], 'm', 0, 'e', num(now))
+redis.call('PEXPIRE', L, num((length + tonumber(ARGV[8])) / 1000))
+redis.call('ZREMRANGEBYSCORE', I, '-inf', num(now))
+redis.call('ZADD', I, num(now + length), ARGV[9])
+return { 'yes' }

@@ -1,0 +1,150 @@
+//! The scripts on a real server, held to the model.
+
+use super::{
+    BOOT, Redlock, answers, decide::Vote, model::Node, nodes::Nodes, ops::PATIENCE,
+    scripts::Flavour,
+};
+use crate::{
+    clock::{Clock, Moment},
+    name::Name,
+    store::{Enter, Manner, Open, StoreId, redis::Link},
+    ticket::{Mode, Owner, Place, SessionId, TicketId},
+};
+use rand::{RngExt as _, SeedableRng, rngs::StdRng};
+use servers::{REDIS, Require, Running};
+use std::{sync::Arc, time::Duration};
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// One node, three tickets of three sessions, and one name.
+struct Rig {
+    _server: Running,
+    store: Redlock,
+    name: Name,
+    places: Vec<Place>,
+}
+
+impl Rig {
+    /// `None` if there is no server to be had, and none is required.
+    async fn new() -> Option<Self> {
+        if let Some(missing) = REDIS.first_missing() {
+            assert!(!Require::from_env().wants(REDIS.name), "{missing} is not installed");
+            return None;
+        }
+        let server = REDIS.start().expect("a server");
+        let url = format!("redis://127.0.0.1:{}/?protocol=resp3", server.ports()[0]);
+        let link = Link::single(redis::Client::open(url).expect("a URL"), Arc::new(|_| ()));
+        link.query::<()>(redis::cmd("SET").arg(BOOT).arg(0)).await.expect("no quarantine");
+        let nodes = Nodes { links: vec![link], clock: Clock::system() };
+        let (prefix, max) = ("lk".to_owned(), Duration::from_secs(60));
+        let store = Redlock::over(StoreId([0; 8]), nodes, prefix, Flavour::Fenced, max);
+        let name = Name::new("a").expect("a name");
+        let mut rig = Self { _server: server, store, name, places: Vec::new() };
+        rig.renew_places();
+        Some(rig)
+    }
+
+    /// New tickets, none of them closed.
+    fn renew_places(&mut self) {
+        let place = |_| Place {
+            session: SessionId::random(),
+            name: self.name.clone(),
+            ticket: TicketId::random(),
+        };
+        self.places = (0..3).map(place).collect();
+    }
+
+    async fn enter(&self, ticket: usize, t: u64, till: Moment) -> Vote {
+        let place = self.places[ticket].clone();
+        let (session, owner) = (place.session, Owner::default());
+        let life = Open { session, ttl: TTL, lock_delay: Duration::ZERO, owner };
+        let ask = Enter { place, mode: Mode::Exclusive, manner: Manner::Contend, note: vec![] };
+        let script = self.store.enter_script(&ask, &life, t, till);
+        let answers = self.store.nodes.all(PATIENCE * 10, &script, answers::vote).await;
+        answers.expect("an answer")[0].vote
+    }
+
+    async fn leave(&self, ticket: usize, stray: bool) -> bool {
+        let place = &self.places[ticket];
+        self.store.take_away(place, stray, PATIENCE * 10).await.expect("an answer")
+    }
+
+    /// Lets the holder's time run out.
+    async fn expire(&self) {
+        let mut set = redis::cmd("HSET");
+        set.arg(self.store.key(&self.name)).arg("u").arg(1);
+        self.store.nodes.links[0].query::<i64>(&set).await.expect("an answer");
+    }
+
+    async fn counter(&self) -> u64 {
+        let mut get = redis::cmd("HGET");
+        get.arg(self.store.key(&self.name)).arg("c");
+        let counter: Option<u64> = self.store.nodes.links[0].query(&get).await.expect("an answer");
+        counter.unwrap_or(0)
+    }
+}
+
+#[tokio::test]
+async fn lua_agrees_with_the_model() {
+    let Some(mut rig) = Rig::new().await else { return };
+    let (mut rng, mut model) = (StdRng::seed_from_u64(7), Node::default());
+    let mut votes = [0; 4];
+    for step in 0..600 {
+        let ticket = rng.random_range(0..3_usize);
+        let number = u32::try_from(ticket).expect("small");
+        match rng.random_range(0..12) {
+            0..7 => {
+                // Around the counter, and often equal to it.
+                let t = (model.counter + rng.random_range(0..4)).saturating_sub(1).max(1);
+                let till = rig.store.nodes.clock.now() + TTL;
+                let vote = rig.enter(ticket, t, till).await;
+                assert_eq!(vote, model.accept(number, t), "step {step}: {ticket} proposes {t}");
+                votes[kind(vote)] += 1;
+            }
+            7..9 => {
+                let left = rig.leave(ticket, false).await;
+                assert_eq!(left, model.release(number), "step {step}: {ticket} leaves");
+            }
+            9 => {
+                let left = rig.leave(ticket, true).await;
+                assert_eq!(left, model.close(number), "step {step}: {ticket} is closed");
+            }
+            10 if model.ticket.is_some() => {
+                rig.expire().await;
+                model.ticket = None;
+            }
+            _ => {
+                rig.renew_places();
+                // The holder keeps its name, but none of the new tickets is the holder's.
+                model.ticket = model.ticket.map(|_| u32::MAX);
+                model.closed.clear();
+            }
+        }
+        assert_eq!(rig.counter().await, model.counter, "step {step}");
+    }
+    assert!(votes.iter().all(|n| *n > 5), "every kind of vote must come up: {votes:?}");
+}
+
+fn kind(vote: Vote) -> usize {
+    match vote {
+        Vote::Yes => 0,
+        Vote::No => 1,
+        Vote::Low(_) => 2,
+        Vote::Closed => 3,
+        Vote::Void | Vote::Silent => panic!("{vote:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_has_started_empty_has_no_vote() {
+    let Some(rig) = Rig::new().await else { return };
+    let till = rig.store.nodes.clock.now() + TTL;
+    let forget = redis::cmd("FLUSHALL");
+    rig.store.nodes.links[0].query::<()>(&forget).await.expect("an answer");
+    assert_eq!(rig.enter(0, 1, till).await, Vote::Void);
+    assert_eq!(rig.enter(0, 2, till).await, Vote::Void, "also when it is asked again");
+    assert_eq!(rig.counter().await, 0);
+    let refused = crate::Keeper::builder().ttl(TTL).over(rig.store).expect("a keeper");
+    let refused = refused.lock("a").try_now().await.expect_err("no vote, so no lock");
+    assert!(refused.to_string().contains("have no vote"), "{refused}");
+}

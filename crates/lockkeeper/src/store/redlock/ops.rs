@@ -1,0 +1,325 @@
+//! What Redlock does with the votes of its nodes.
+
+use super::{
+    BOOT, IDLE, KIND, Redlock,
+    answers::{self, Shown},
+    book::{Admission, Held, Life},
+    decide::{Verdict, Vote, propose, raise},
+    nodes::{Ballot, shortage},
+    scripts::Flavour,
+};
+use crate::{
+    clock::Moment,
+    error::{StoreError, Trouble},
+    line::{Line, Ticket},
+    name::Name,
+    store::{Edit, Enter, Entered, Open, STRAY_MAX, Stand, StoreResult, Wait, redis::pack},
+    ticket::{Mode, Place, SessionId, TicketId},
+};
+use redis::ScriptInvocation;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError, atomic::Ordering},
+    time::Duration,
+};
+
+/// How often a proposal that was too low is raised before the name counts as busy.
+const RAISES: usize = 3;
+/// For how long a node may take where no TTL presses.
+pub(super) const PATIENCE: Duration = Duration::from_millis(500);
+/// When to try again if no node says.
+const RECHECK: Duration = Duration::from_millis(50);
+
+/// For how long one node may take. Much shorter than the TTL: a slow node is a silent one.
+pub(super) fn patience(ttl: Duration) -> Duration {
+    (ttl / 20).clamp(Duration::from_millis(50), PATIENCE)
+}
+
+pub(super) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A session's id as the nodes keep it.
+fn secret(session: SessionId) -> String {
+    format!("{:032x}", u128::from_be_bytes(session.to_bytes()))
+}
+
+/// Writes go on to all nodes unless they are in vain.
+fn lost(so_far: Verdict) -> bool {
+    so_far == Verdict::Failed
+}
+
+fn busy(recheck: Duration) -> Entered {
+    Entered::Busy(Wait { ahead: 1, holder: None, recheck })
+}
+
+/// What nodes say beside their votes.
+#[derive(Default)]
+struct Remarks {
+    remaining: Option<Duration>,
+    foreign: Option<String>,
+}
+
+impl Redlock {
+    pub(super) fn key(&self, name: &Name) -> String {
+        match self.flavour {
+            Flavour::Fenced => format!("{}:rl:{name}", self.prefix),
+            Flavour::Plain => name.to_string(),
+        }
+    }
+
+    fn closed_key(&self, name: &Name) -> String {
+        format!("{}:rl-closed:{name}", self.prefix)
+    }
+
+    fn index(&self) -> String {
+        format!("{}:rl-index", self.prefix)
+    }
+
+    /// For how long from now a node shall keep a ticket so that it has it at `till`, wherever the
+    /// request spends its time, and for the lock-delay after that.
+    fn length(&self, till: Moment, ask: &Open) -> u64 {
+        micros(till.saturating_since(self.nodes.clock.now()) + ask.lock_delay)
+    }
+
+    pub(super) fn enter_script(
+        &self,
+        ask: &Enter,
+        life: &Open,
+        t: u64,
+        till: Moment,
+    ) -> ScriptInvocation<'_> {
+        let Place { session, name, ticket } = &ask.place;
+        let mut script = self.scripts.enter.prepare_invoke();
+        script.key(self.key(name)).key(BOOT).key(self.index()).key(self.closed_key(name));
+        script.arg(ticket.to_string()).arg(secret(*session)).arg(t);
+        script.arg(self.length(till, life)).arg(pack(&life.owner)).arg(&ask.note[..]);
+        script.arg(micros(self.max_ttl)).arg(micros(IDLE)).arg(name.as_str());
+        script
+    }
+
+    pub(super) fn leave_script(&self, place: &Place, stray: bool) -> ScriptInvocation<'_> {
+        let Place { session, name, ticket } = place;
+        let mut script = self.scripts.leave.prepare_invoke();
+        script.key(self.key(name)).key(self.index()).key(self.closed_key(name));
+        script.arg(ticket.to_string()).arg(secret(*session));
+        script.arg(if stray { micros(STRAY_MAX) } else { 0 }).arg(name.as_str());
+        script
+    }
+
+    /// One proposal after the other, each above what stood in the way of the last. The nodes keep
+    /// the ticket until the session expires as it stands now; see [`admit`](Self::admit).
+    pub(super) async fn carry(&self, ask: &Enter, life: &Life) -> StoreResult<Entered> {
+        let mut remarks = Remarks::default();
+        for _ in 0..RAISES {
+            let t = propose(self.nodes.clock.wall_micros(), self.seen.load(Ordering::Relaxed));
+            self.seen.fetch_max(t, Ordering::Relaxed);
+            let (ballot, said) = self.propose(ask, life, t).await;
+            if ballot.verdict() == Verdict::Carried {
+                return Ok(Entered::Granted { fence: t });
+            }
+            remarks = said;
+            // A vote that has not carried must not stand in anybody's way, nor become a ghost.
+            let _ = self.take_away(&ask.place, false, patience(life.ask.ttl)).await;
+            let raised = raise(&ballot.votes);
+            if let Some(e) = self.obstacle(ballot, &remarks) {
+                return Err(e);
+            }
+            match raised {
+                Some(counter) => self.seen.fetch_max(counter, Ordering::Relaxed),
+                None => break,
+            };
+        }
+        match remarks.foreign {
+            Some(kind) => Err(foreign(&ask.place.name, &kind)),
+            None => Ok(busy(remarks.remaining.unwrap_or(RECHECK))),
+        }
+    }
+
+    /// Why a proposal has failed, if not because somebody else holds the name.
+    fn obstacle(&self, ballot: Ballot, remarks: &Remarks) -> Option<StoreError> {
+        let (nodes, voids) = (ballot.votes.len(), ballot.count(Vote::Void));
+        if ballot.count(Vote::Closed) > 0 {
+            let what = "the ticket was closed by its owner";
+            return Some(StoreError::not_applied(KIND, Trouble::TicketClosed, what));
+        }
+        if nodes - voids < self.nodes.majority() {
+            let left = remarks.remaining.unwrap_or_default();
+            let what = format!(
+                "{voids} of {nodes} servers have started empty not long ago and have no vote until \
+                 max_ttl has passed, for another {left:.0?}"
+            );
+            return Some(StoreError::unknown(KIND, Trouble::Unavailable, what));
+        }
+        let undecided = ballot.verdict() != Verdict::Failed;
+        let refusal = |vote: &Option<Vote>| matches!(vote, Some(Vote::No | Vote::Low(_)));
+        let taken = ballot.votes.iter().any(refusal);
+        let few = ballot.answered() < self.nodes.majority();
+        (undecided && (few || !taken)).then(|| shortage(ballot.errors))
+    }
+
+    async fn propose(&self, ask: &Enter, life: &Life, t: u64) -> (Ballot, Remarks) {
+        let remarks = Mutex::new(Remarks::default());
+        let script = self.enter_script(ask, &life.ask, t, life.expires);
+        let read = |answer| {
+            let said = answers::vote(answer)?;
+            let mut remarks = remarks.lock().unwrap_or_else(PoisonError::into_inner);
+            remarks.remaining = remarks.remaining.into_iter().chain(said.remaining).min();
+            remarks.foreign = remarks.foreign.take().or(said.foreign);
+            Ok(said.vote)
+        };
+        let ballot = self.nodes.vote(patience(life.ask.ttl), &script, read, lost).await;
+        (ballot, remarks.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Writes a grant down. A renewal that was answered while the vote was under way has moved the
+    /// core's belief beyond what the nodes were asked for: then the ticket is prolonged first.
+    pub(super) async fn admit(
+        &self,
+        place: &Place,
+        ask: &Open,
+        mut held: Held,
+    ) -> StoreResult<Entered> {
+        loop {
+            let now = self.nodes.clock.now();
+            let admission = self.book().admit(place.session, place.ticket, &held, now);
+            let refusal = match admission {
+                Admission::Admitted => return Ok(Entered::Granted { fence: held.fence }),
+                Admission::Over => Err(StoreError::session_over(KIND)),
+                Admission::Behind(till) => {
+                    let ballot = self.prolong(place, ask, till).await;
+                    match ballot.verdict() {
+                        Verdict::Carried => {
+                            held.till = till;
+                            continue;
+                        }
+                        Verdict::Failed => Ok(busy(RECHECK)),
+                        Verdict::Open => Err(shortage(ballot.errors)),
+                    }
+                }
+            };
+            let _ = self.take_away(place, false, patience(ask.ttl)).await;
+            return refusal;
+        }
+    }
+
+    /// Has the nodes keep a ticket until then.
+    pub(super) async fn prolong(&self, place: &Place, ask: &Open, till: Moment) -> Ballot {
+        let Place { session, name, ticket } = place;
+        let mut script = self.scripts.renew.prepare_invoke();
+        script.key(self.key(name)).key(self.index()).arg(ticket.to_string()).arg(secret(*session));
+        script.arg(self.length(till, ask)).arg(micros(IDLE)).arg(name.as_str());
+        self.nodes.vote(patience(ask.ttl), &script, answers::yes_or_no, lost).await
+    }
+
+    /// Takes a ticket away on all nodes; says whether it was on any. A majority must have answered,
+    /// for then no majority has it any more.
+    pub(super) async fn take_away(
+        &self,
+        place: &Place,
+        stray: bool,
+        patience: Duration,
+    ) -> StoreResult<bool> {
+        let script = self.leave_script(place, stray);
+        Ok(self.nodes.all(patience, &script, answers::flag).await?.contains(&true))
+    }
+
+    pub(super) async fn take_from(&self, name: &Name, ticket: TicketId) -> StoreResult<bool> {
+        let mut script = self.scripts.evict.prepare_invoke();
+        script.key(self.key(name)).key(self.index()).arg(ticket.to_string()).arg(name.as_str());
+        Ok(self.nodes.all(PATIENCE, &script, answers::flag).await?.contains(&true))
+    }
+
+    /// Does a majority of the nodes hold this grant?
+    pub(super) async fn confirm(
+        &self,
+        name: &Name,
+        ticket: TicketId,
+        fence: u64,
+    ) -> StoreResult<bool> {
+        let mut script = self.scripts.show.prepare_invoke();
+        script.key(self.key(name));
+        let fence = (self.flavour == Flavour::Fenced).then_some(fence);
+        let is_it = |t: &Ticket| t.id == ticket && fence.is_none_or(|f| t.fence == Some(f));
+        let read = |answer| {
+            let shown = answers::shown(answer)?;
+            Ok(if shown.is_some_and(|s| is_it(&s.ticket)) { Vote::Yes } else { Vote::No })
+        };
+        let ballot =
+            self.nodes.vote(PATIENCE, &script, read, |so_far| so_far != Verdict::Open).await;
+        match ballot.verdict() {
+            Verdict::Carried => Ok(true),
+            Verdict::Failed => Ok(false),
+            Verdict::Open => Err(shortage(ballot.errors)),
+        }
+    }
+
+    /// How a ticket in the book stands on the nodes; one that is gone leaves the book.
+    pub(super) async fn verify(
+        &self,
+        session: SessionId,
+        ticket: TicketId,
+        held: &Held,
+    ) -> StoreResult<Stand> {
+        if self.confirm(&held.name, ticket, held.fence).await? {
+            return Ok(Stand::Granted { fence: held.fence });
+        }
+        self.book().lost(session, ticket, held.fence);
+        Ok(Stand::Gone)
+    }
+
+    pub(super) async fn edit(&self, edit: &Edit, ttl: Duration) -> StoreResult<Ballot> {
+        let Some(script) = &self.scripts.edit else {
+            let what = "changing the note of a plain string";
+            return Err(StoreError::not_applied(KIND, Trouble::Unsupported(what), what));
+        };
+        let Place { session, name, ticket } = &edit.place;
+        let mut script = script.prepare_invoke();
+        script.key(self.key(name)).arg(ticket.to_string()).arg(secret(*session)).arg(edit.edit);
+        script.arg(edit.bytes.as_deref().unwrap_or_default());
+        Ok(self.nodes.vote(patience(ttl), &script, answers::yes_or_no, lost).await)
+    }
+
+    /// The ticket that a majority of the nodes shows, with its newest note, and until when a
+    /// majority has it.
+    async fn holder(&self, name: &Name) -> StoreResult<Option<Ticket>> {
+        let mut script = self.scripts.show.prepare_invoke();
+        script.key(self.key(name));
+        let all = self.nodes.all(PATIENCE, &script, answers::shown).await?;
+        let mut groups: BTreeMap<(TicketId, Option<u64>), Vec<Shown>> = BTreeMap::new();
+        for shown in all.into_iter().flatten() {
+            groups.entry((shown.ticket.id, shown.ticket.fence)).or_default().push(shown);
+        }
+        let majority = self.nodes.majority();
+        let most = groups.into_values().find(|group| group.len() >= majority);
+        Ok(most.and_then(|mut group| {
+            group.sort_by_key(|shown| std::cmp::Reverse(shown.ticket.ends_in));
+            let ends_in = group[majority - 1].ticket.ends_in;
+            let newest = group.into_iter().max_by_key(|shown| shown.edit)?;
+            Some(Ticket { ends_in, ..newest.ticket })
+        }))
+    }
+
+    pub(super) async fn line(&self, name: Name) -> StoreResult<Option<Line>> {
+        let ticket = self.holder(&name).await?;
+        Ok(ticket.map(|ticket| Line::new(name, Mode::Exclusive.capacity(), vec![ticket])))
+    }
+
+    /// The names that begin so, as far as any node knows them.
+    pub(super) async fn names(
+        &self,
+        prefix: &str,
+        after: Option<&Name>,
+    ) -> StoreResult<BTreeSet<Name>> {
+        let names = self.nodes.index(&self.index(), PATIENCE * 4).await?;
+        let names = names.iter().filter(|n| n.starts_with(prefix)).flat_map(|n| Name::new(n));
+        Ok(names.filter(|name| after.is_none_or(|after| name > after)).collect())
+    }
+}
+
+fn foreign(name: &Name, kind: &str) -> StoreError {
+    let what = format!(
+        "the key {name:?} is in use for a {kind}, which is no lock; choose another name or database"
+    );
+    StoreError::not_applied(KIND, Trouble::Misconfigured, what)
+}

@@ -1,0 +1,46 @@
+//! The scripts, and what the nodes keep.
+
+use redis::Script;
+
+/// What the nodes keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flavour {
+    /// A ticket with its fence.
+    Fenced,
+    /// A plain string that other libraries understand.
+    Plain,
+}
+
+/// One script for each operation, with the same keys and arguments in both flavours.
+pub(super) struct Scripts {
+    pub(super) enter: Script,
+    pub(super) renew: Script,
+    pub(super) leave: Script,
+    pub(super) evict: Script,
+    pub(super) show: Script,
+    /// Only tickets with a fence have a note that can change.
+    pub(super) edit: Option<Script>,
+}
+
+impl Scripts {
+    pub(super) fn of(flavour: Flavour) -> Self {
+        match flavour {
+            Flavour::Fenced => Self {
+                enter: Script::new(include_str!("enter.lua")),
+                renew: Script::new(include_str!("renew.lua")),
+                leave: Script::new(include_str!("leave.lua")),
+                evict: Script::new(include_str!("evict.lua")),
+                show: Script::new(include_str!("show.lua")),
+                edit: Some(Script::new(include_str!("edit.lua"))),
+            },
+            Flavour::Plain => Self {
+                enter: Script::new(include_str!("string/enter.lua")),
+                renew: Script::new(include_str!("string/renew.lua")),
+                leave: Script::new(include_str!("string/leave.lua")),
+                evict: Script::new(include_str!("string/evict.lua")),
+                show: Script::new(include_str!("string/show.lua")),
+                edit: None,
+            },
+        }
+    }
+}

@@ -1,0 +1,22 @@
+-- Takes a plain string lock, as many libraries do: SET NX PX. One round trip.
+-- KEYS the name itself, unused, the index, the name's closed tickets
+-- ARGV ticket session t for(µs) owner note max-ttl keep name
+-- -> { 'yes' } | { 'no', remaining }, a second of a lock without end | { 'closed' } | { 'type', t }
+local L, I, X = KEYS[1], KEYS[3], KEYS[4]
+local function num(n) return string.format('%.0f', n) end
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local value, ms = ARGV[1] .. '.' .. ARGV[2], num(math.ceil(ARGV[4] / 1000))
+local kind = redis.call('TYPE', L).ok
+if kind ~= 'none' and kind ~= 'string' then return { 'type', kind } end
+local closed = redis.call('ZSCORE', X, ARGV[2] .. ' ' .. ARGV[1])
+if closed and tonumber(closed) > now then return { 'closed' } end
+if redis.call('SET', L, value, 'NX', 'PX', ms) then
+  redis.call('ZREMRANGEBYSCORE', I, '-inf', num(now))
+  redis.call('ZADD', I, num(now + ms * 1000), ARGV[9])
+  return { 'yes' }
+end
+if redis.call('GET', L) == value then return { 'yes' } end
+local left = redis.call('PTTL', L)
+if left < 0 then left = 1000 end
+return { 'no', left * 1000 }

@@ -1,0 +1,176 @@
+//! What only Redlock and the plain string locks of Redis promise.
+
+use crate::{
+    case::{Case, Need, Verdict},
+    servers::welcome,
+    world::{World, eventually, soon},
+};
+use anyhow::{Context as _, ensure};
+use lockkeeper::{Error, Keeper, Trouble};
+use servers::Running;
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::{Ipv4Addr, TcpStream},
+    time::{Duration, Instant},
+};
+
+/// The cases of Redlock alone.
+pub(crate) fn own_cases() -> Vec<Case> {
+    let needs = &[Need::SurvivesFailover];
+    vec![Case::new("failover", "a_minority_may_be_lost", needs, a_minority_may_be_lost)]
+}
+
+/// The cases of `?compat=string`, on a single server.
+pub(crate) fn plain_cases() -> Vec<Case> {
+    vec![
+        Case::new("compat", "plain_locks_exclude_each_other", &[], plain_locks_exclude_each_other),
+        Case::new("compat", "theirs_and_ours_exclude_each_other", &[], theirs_and_ours),
+        Case::new("compat", "what_is_no_lock_is_left_alone", &[], what_is_no_lock_is_left_alone),
+    ]
+}
+
+fn kill(running: &mut Running, nodes: &[usize]) -> Verdict {
+    nodes.iter().try_for_each(|at| running.nodes()[*at].kill())
+}
+
+/// Two servers of five are lost and nobody feels it. With the third one there is a clear error, soon;
+/// and when they are back, empty, all goes on after their quarantine.
+async fn a_minority_may_be_lost(_: World) -> Verdict {
+    let mut running = tokio::task::spawn_blocking(|| servers::REDLOCK.start()).await??;
+    welcome(&running)?;
+    let url = format!("{}?max_ttl=5s", running.url());
+    let ttl = Duration::from_secs(4);
+    let (one, two) =
+        (Keeper::builder().ttl(ttl).connect(&url).await?, Keeper::connect(&url).await?);
+    let held = one.lock("held").try_now().await?.expect("free");
+    kill(&mut running, &[1, 3])?;
+
+    let guard = one.lock("a").try_now().await?.expect("free");
+    assert!(two.lock("a").ttl(ttl).try_now().await?.is_none());
+    tokio::time::sleep(ttl * 5 / 4).await;
+    for guard in [&held, &guard] {
+        assert!(guard.is_held(), "renewed by the other three: {:?}", guard.health());
+        assert!(two.check(&guard.sequencer()).await?);
+    }
+    guard.annotate("still here").await?;
+    let before = guard.fence();
+    guard.release().await?;
+    let next = two.lock("a").ttl(ttl).try_now().await?.expect("free at once");
+    assert!(next.fence() > before);
+    next.release().await?;
+
+    kill(&mut running, &[0])?;
+    let began = Instant::now();
+    let Err(Error::Store(e)) = two.lock("a").ttl(ttl).try_now().await else {
+        anyhow::bail!("two of five are no majority");
+    };
+    ensure!(e.trouble == Trouble::Unavailable && e.to_string().contains("majority"), "{e}");
+    ensure!(began.elapsed() < Duration::from_secs(5), "said after {:?}", began.elapsed());
+    soon("the loss", held.lost()).await;
+
+    tokio::task::block_in_place(|| running.restart())?;
+    eventually("all is as before", async || {
+        matches!(two.lock("a").ttl(ttl).try_now().await, Ok(Some(_)))
+    })
+    .await;
+    Ok(())
+}
+
+/// A connection that speaks Redis by hand, as another library would.
+struct Raw(BufReader<TcpStream>);
+
+impl Raw {
+    fn to(w: &World) -> anyhow::Result<Self> {
+        let address = w.url().strip_prefix("redis://").context("a single server")?;
+        let address = address.split(['?', '/']).next().context("a server")?;
+        let port = address.rsplit_once(':').context("a port")?.1.parse()?;
+        Ok(Self(BufReader::new(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)))
+    }
+
+    /// Sends one command; the answer is its first line, or the text that follows it.
+    fn ask(&mut self, command: &[&str]) -> anyhow::Result<String> {
+        let mut request = format!("*{}\r\n", command.len());
+        for word in command {
+            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        self.0.get_mut().write_all(request.as_bytes())?;
+        let first = self.line()?;
+        if first.starts_with('$') && first != "$-1" { self.line() } else { Ok(first) }
+    }
+
+    fn line(&mut self) -> anyhow::Result<String> {
+        let mut line = String::new();
+        self.0.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// The delete that every library has.
+    fn compare_delete(&mut self, key: &str, value: &str) -> anyhow::Result<String> {
+        let script = "if redis.call('get',KEYS[1])==ARGV[1] then \
+                      return redis.call('del',KEYS[1]) else return 0 end";
+        self.ask(&["EVAL", script, "1", key, value])
+    }
+}
+
+/// A keeper of plain string locks.
+async fn plain(w: &World) -> anyhow::Result<Keeper> {
+    Ok(Keeper::connect(&format!("{}&compat=string", w.url())).await?)
+}
+
+/// The keys are the names themselves, and all cases share a server.
+fn fresh_name() -> String {
+    format!("plain {:016x}", rand::random::<u64>())
+}
+
+/// Two processes of ours.
+async fn plain_locks_exclude_each_other(w: World) -> Verdict {
+    let (one, two, name) = (plain(&w).await?, plain(&w).await?, fresh_name());
+    let guard = one.lock(&name).try_now().await?.expect("free");
+    assert!(two.lock(&name).try_now().await?.is_none());
+    assert!(two.check(&guard.sequencer()).await?);
+    let line = two.look_at(&name).await?.expect("a line");
+    assert_eq!(line.tickets[0].id, guard.ticket());
+    guard.release().await?;
+    let guard = two.lock(&name).try_now().await?.expect("free at once");
+    assert!(one.evict(&name, guard.ticket()).await?);
+    assert!(!one.check(&guard.sequencer()).await?);
+    one.lock(&name).try_now().await?.expect("free at once").release().await?;
+    Ok(())
+}
+
+/// `SET NX PX` and the delete that compares, by hand, in both directions.
+async fn theirs_and_ours(w: World) -> Verdict {
+    let (keeper, mut raw, name) = (plain(&w).await?, Raw::to(&w)?, fresh_name());
+    let guard = keeper.lock(&name).try_now().await?.expect("free");
+    let take = ["SET", &name, "theirs", "NX", "PX", "60000"];
+    assert_eq!(raw.ask(&take)?, "$-1", "ours keeps them out");
+    assert_eq!(raw.compare_delete(&name, "theirs")?, ":0");
+    let left: u64 = raw.ask(&["PTTL", &name])?.trim_start_matches(':').parse()?;
+    assert!(left > 0, "ours ends by itself");
+    guard.release().await?;
+
+    assert_eq!(raw.ask(&take)?, "+OK", "free at once");
+    assert!(keeper.lock(&name).try_now().await?.is_none(), "theirs keeps us out");
+    let line = keeper.look_at(&name).await?.expect("a line");
+    assert_eq!(line.tickets[0].note, b"theirs");
+    assert_eq!(raw.ask(&["GET", &name])?, "theirs", "and we have left it alone");
+    assert_eq!(raw.compare_delete(&name, "theirs")?, ":1");
+
+    assert_eq!(raw.ask(&["SET", &name, "for ever", "NX"])?, "+OK");
+    assert!(keeper.lock(&name).try_now().await?.is_none(), "one without an end is respected");
+    assert_eq!(raw.ask(&["PTTL", &name])?, ":-1", "and stays without one");
+    assert_eq!(raw.ask(&["DEL", &name])?, ":1");
+    keeper.lock(&name).try_now().await?.expect("free at once").release().await?;
+    Ok(())
+}
+
+/// The name is the key of something else: said, with what it is.
+async fn what_is_no_lock_is_left_alone(w: World) -> Verdict {
+    let (keeper, mut raw, name) = (plain(&w).await?, Raw::to(&w)?, fresh_name());
+    assert_eq!(raw.ask(&["HSET", &name, "field", "value"])?, ":1");
+    let refused = keeper.lock(&name).try_now().await;
+    let Err(Error::Store(e)) = refused else { anyhow::bail!("{refused:?}") };
+    ensure!(e.trouble == Trouble::Misconfigured && e.to_string().contains("hash"), "{e}");
+    assert_eq!(raw.ask(&["HGET", &name, "field"])?, "value");
+    Ok(())
+}
