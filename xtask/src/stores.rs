@@ -81,7 +81,7 @@ fn folder(recipe: &Recipe) -> PathBuf {
 }
 
 fn show(name: &str, what: &str) {
-    println!("{name:<10} {what}");
+    println!("{name:<16} {what}");
 }
 
 #[cfg(test)]
