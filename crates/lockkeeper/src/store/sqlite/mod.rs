@@ -59,7 +59,7 @@ const PATIENT: u32 = 10;
 const BUSY_MAX: Duration = Duration::from_secs(10);
 /// What a transaction takes of the 128 units that a task may spend before others get their turn. It
 /// lasts as long as many ordinary operations, and never pends by itself.
-const BUDGET: u32 = 16;
+const BUDGET: u32 = 4;
 /// For how long [`Store::leave_now`] waits for other writers.
 const FAREWELL: Duration = Duration::from_millis(200);
 
