@@ -60,6 +60,8 @@ const BUSY_MAX: Duration = Duration::from_secs(10);
 /// What a transaction takes of the 128 units that a task may spend before others get their turn. It
 /// lasts as long as many ordinary operations, and never pends by itself.
 const BUDGET: u32 = 4;
+/// For how long a file that was seen in its place is taken to be there still.
+const GLANCE: Duration = Duration::from_millis(1);
 /// For how long [`Store::leave_now`] waits for other writers.
 const FAREWELL: Duration = Duration::from_millis(200);
 
@@ -80,6 +82,8 @@ pub struct Sqlite {
     renewals: AtomicU64,
     /// How long the log was after our last commit.
     log_pages: AtomicI32,
+    /// When the file was last seen where it belongs, in nanoseconds since boot.
+    in_place: AtomicU64,
 }
 
 /// Does a transaction write?
@@ -124,13 +128,25 @@ impl Sqlite {
             sinks: Mutex::default(),
             renewals: AtomicU64::new(0),
             log_pages: AtomicI32::new(0),
+            in_place: AtomicU64::new(0),
         })
     }
 
     /// Has the file been removed or replaced under us? Then others lock in another file, and nothing
     /// that we hold here is worth anything.
     fn is_cut_off(&self) -> bool {
-        file::inode(&self.path) != self.inode
+        let now = self.clock.now();
+        let cut_off = file::inode(&self.path) != self.inode;
+        if !cut_off {
+            self.in_place.store(now.as_nanos(), Ordering::Relaxed);
+        }
+        cut_off
+    }
+
+    /// As [`is_cut_off`](Self::is_cut_off), but not looked up again for every one of many grants.
+    fn is_cut_off_since_long(&self) -> bool {
+        let seen = Moment::from_nanos(self.in_place.load(Ordering::Relaxed));
+        self.clock.now().saturating_since(seen) > GLANCE && self.is_cut_off()
     }
 
     /// How many renewals this handle has sent to the file, for those who count.
@@ -349,7 +365,7 @@ impl Store for Sqlite {
     async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
         let entered = self.run(Kind::Write, |tx| tx.enter(&ask)).await?;
         // A grant in a file that is not there any more is none.
-        if matches!(entered, Ok(Entered::Granted { .. })) && self.is_cut_off() {
+        if matches!(entered, Ok(Entered::Granted { .. })) && self.is_cut_off_since_long() {
             return Err(StoreError::session_over(KIND));
         }
         entered
