@@ -13,8 +13,12 @@ use crate::{
 };
 use anyhow::Result;
 use lockkeeper::Keeper;
+use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// The longest wait for a lock that nobody else wants, in ms.
 const WORST_MS: f64 = 2_000.0;
@@ -22,11 +26,29 @@ const WORST_MS: f64 = 2_000.0;
 /// Short, so that renewals fall into the run.
 const TTL: Duration = Duration::from_secs(3);
 
-/// Which names the processes use.
+/// What the processes fight about.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Names {
-    One,
-    Distinct,
+enum Fight {
+    /// Each has a lock of its own: only the file is shared.
+    Names,
+    /// The same, while somebody reads the file for the whole time, so that its log cannot be cut.
+    NamesBesideReader,
+    /// All want the same lock.
+    OneName,
+}
+
+impl Fight {
+    const ALL: [Self; 3] = [Self::Names, Self::NamesBesideReader, Self::OneName];
+
+    fn what(self, processes: usize) -> String {
+        match self {
+            Self::Names => format!("{processes} processes, {processes} names"),
+            Self::NamesBesideReader => {
+                format!("{processes} processes, {processes} names, a long read")
+            }
+            Self::OneName => format!("{processes} processes, one name"),
+        }
+    }
 }
 
 /// A long run shows more than several short ones: renewals and clean-ups of the log fall into it.
@@ -34,24 +56,20 @@ const ROUNDS: u32 = 2;
 
 pub(super) fn run(plan: &Plan) -> Result<Report> {
     let processes = plan.scaled(16, 4);
-    let variants = [Names::Distinct, Names::One];
-    let rounds = Rounds::run(ROUNDS, &variants, |names| measure(plan, processes, *names))?;
+    let rounds = Rounds::run(ROUNDS, &Fight::ALL, |fight| measure(plan, processes, *fight))?;
     let mut report = Report::new("hammer");
-    for (i, names) in variants.into_iter().enumerate() {
-        let what = match names {
-            Names::Distinct => format!("{processes} processes, {processes} names"),
-            Names::One => format!("{processes} processes, one name"),
-        };
-        tell(&mut report, &what, names, rounds.of(i));
+    for (i, fight) in Fight::ALL.into_iter().enumerate() {
+        tell(&mut report, &fight.what(processes), fight, rounds.of(i));
     }
+    report.note("current_thread; a long read keeps the log from being cut, so it grows meanwhile");
     Ok(report)
 }
 
-fn tell(report: &mut Report, what: &str, names: Names, rounds: &[Round]) {
+fn tell(report: &mut Report, what: &str, fight: Fight, rounds: &[Round]) {
     let of = |figure: fn(&Round) -> f64| rounds.iter().map(figure).collect::<Vec<f64>>();
     let worst = max(&of(|round| round.most(|blows| blows.worst_wait_ms)));
     report.row(
-        format!("{what}, current_thread"),
+        what,
         &[
             ("pairs_per_s", median(&of(|round| round.pairs_per_s))),
             ("worst_wait_ms", worst),
@@ -64,7 +82,7 @@ fn tell(report: &mut Report, what: &str, names: Names, rounds: &[Round]) {
     let errors: Vec<&String> =
         rounds.iter().flat_map(|round| &round.blows).flat_map(|blows| &blows.errors).collect();
     errors.iter().for_each(|error| report.note(format!("{what}: {error}")));
-    if names == Names::Distinct {
+    if fight != Fight::OneName {
         report.below(format!("worst_wait_ms, {what}"), WORST_MS, worst);
     }
     report.exactly(format!("errors, {what}"), 0.0, figure(errors.len() as u64));
@@ -83,18 +101,28 @@ impl Round {
     }
 }
 
-fn measure(plan: &Plan, processes: usize, names: Names) -> Result<Round> {
+fn measure(plan: &Plan, processes: usize, fight: Fight) -> Result<Round> {
     let file = LockFile::within(&plan.folder)?;
     let role = |i: usize| {
-        let name = if names == Names::One { "hammer".to_owned() } else { format!("hammer/{i}") };
+        let same = fight == Fight::OneName;
+        let name = if same { "hammer".to_owned() } else { format!("hammer/{i}") };
         Role::Hammer(Hammer { path: file.path().to_owned(), name })
     };
     let mut children = Child::start_all(&(0..processes).map(role).collect::<Vec<_>>())?;
+    let reader = (fight == Fight::NamesBesideReader).then(|| read(file.path())).transpose()?;
     let log = file.watch_log();
     let blows: Vec<Blows> = child::work(&mut children, plan.time)?;
+    drop(reader);
     let log_mib = figure(log.most()) / f64::from(1 << 20);
     let pairs: u64 = blows.iter().map(|blows| blows.pairs).sum();
     Ok(Round { pairs_per_s: figure(pairs) / plan.time.as_secs_f64(), log_mib, blows })
+}
+
+/// Reads until dropped.
+fn read(path: &Path) -> Result<Connection> {
+    let reader = Connection::open(path)?;
+    reader.execute_batch("BEGIN; SELECT count(*) FROM ticket;")?;
+    Ok(reader)
 }
 
 /// What one process did.
