@@ -17,7 +17,11 @@ use std::{
 /// The cases of Redlock alone.
 pub(crate) fn own_cases() -> Vec<Case> {
     let needs = &[Need::SurvivesFailover];
-    vec![Case::new("failover", "a_minority_may_be_lost", needs, a_minority_may_be_lost)]
+    vec![
+        Case::new("failover", "a_minority_may_be_lost", needs, a_minority_may_be_lost),
+        Case::new("failover", "a_minority_that_stands_still_delays_nobody", needs, frozen_minority),
+        Case::new("failover", "a_node_that_comes_back_is_of_use_again", needs, mended),
+    ]
 }
 
 /// The cases of `?compat=string`, on a single server.
@@ -76,6 +80,65 @@ async fn a_minority_may_be_lost(_: World) -> Verdict {
     Ok(())
 }
 
+/// Nobody waits for two servers that stand still, and when they go on nothing is left on them.
+async fn frozen_minority(_: World) -> Verdict {
+    let mut running = tokio::task::spawn_blocking(|| servers::REDLOCK.start()).await??;
+    welcome(&running)?;
+    // So long that the patience with a node is at its longest, half a second.
+    let (ttl, url) = (Duration::from_secs(60), format!("{}?max_ttl=90s", running.url()));
+    let keeper = Keeper::builder().ttl(ttl).connect(&url).await?;
+    keeper.lock("a").try_now().await?.expect("free").release().await?;
+    for at in [1, 3] {
+        running.nodes()[at].freeze()?;
+    }
+    let began = Instant::now();
+    for _ in 0..40 {
+        keeper.lock("a").try_now().await?.expect("free").release().await?;
+    }
+    let took = began.elapsed();
+    ensure!(took < Duration::from_secs(10), "40 locks and releases took {took:?}");
+    for at in [1, 3] {
+        running.nodes()[at].thaw()?;
+    }
+    for at in [1, 3] {
+        let mut node = Raw::at(running.ports()[at])?;
+        eventually("nothing is left", async || {
+            node.ask(&["HEXISTS", "lk:rl:a", "k"]).is_ok_and(|answer| answer == ":0")
+        })
+        .await;
+    }
+    keeper.close().await;
+    Ok(())
+}
+
+/// A server that has lost a ticket gets it back with the next renewal, so that another may be lost.
+async fn mended(_: World) -> Verdict {
+    let mut running = tokio::task::spawn_blocking(|| servers::REDLOCK.start()).await??;
+    welcome(&running)?;
+    let url = format!("{}?max_ttl=5s", running.url());
+    let ttl = Duration::from_secs(4);
+    let (one, two) =
+        (Keeper::builder().ttl(ttl).connect(&url).await?, Keeper::connect(&url).await?);
+    let held = one.lock("a").label("mine").try_now().await?.expect("free");
+    for at in [0, 1] {
+        running.nodes()[at].kill()?;
+        tokio::task::block_in_place(|| running.nodes()[at].restart())?;
+        let mut node = Raw::at(running.ports()[at])?;
+        eventually("the ticket is back", async || {
+            node.ask(&["HGET", "lk:rl:a", "f"]).is_ok_and(|f| f == held.fence().to_string())
+        })
+        .await;
+    }
+    // The two that have it back are two of the three that are left.
+    kill(&mut running, &[3, 4])?;
+    let until = Instant::now() + ttl * 5 / 4;
+    eventually("more than a TTL has passed", async || Instant::now() > until).await;
+    assert!(held.is_held(), "{:?}", held.health());
+    assert!(two.check(&held.sequencer()).await?);
+    held.release().await?;
+    Ok(())
+}
+
 /// A connection that speaks Redis by hand, as another library would.
 struct Raw(BufReader<TcpStream>);
 
@@ -83,7 +146,10 @@ impl Raw {
     fn to(w: &World) -> anyhow::Result<Self> {
         let address = w.url().strip_prefix("redis://").context("a single server")?;
         let address = address.split(['?', '/']).next().context("a server")?;
-        let port = address.rsplit_once(':').context("a port")?.1.parse()?;
+        Self::at(address.rsplit_once(':').context("a port")?.1.parse()?)
+    }
+
+    fn at(port: u16) -> anyhow::Result<Self> {
         Ok(Self(BufReader::new(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)))
     }
 

@@ -85,18 +85,15 @@ impl ConnectionLike for Wire {
 /// What is done with a message from the server.
 pub(in crate::store) type Ear = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
-pub(in crate::store) struct Link {
+pub(in crate::store) struct Link(Arc<State>);
+
+struct State {
     source: Source,
     ear: Ear,
-    state: Arc<State>,
-    connecting: tokio::sync::Mutex<()>,
-    made: AtomicU64,
-}
-
-#[derive(Default)]
-struct State {
     /// The present connection and its number.
     current: Mutex<Option<(u64, Wire)>>,
+    connecting: tokio::sync::Mutex<()>,
+    made: AtomicU64,
     /// Grows with every connection that breaks.
     breaks: watch::Sender<u64>,
 }
@@ -111,42 +108,11 @@ impl State {
         self.current().take_if(|(present, _)| *present == number);
         self.breaks.send_modify(|n| *n += 1);
     }
-}
 
-impl Link {
-    /// A link to one server.
-    pub(in crate::store) fn single(client: Client, ear: Ear) -> Self {
-        Self::new(Source::Single(Box::new(client)), ear)
-    }
-
-    pub(super) fn new(source: Source, ear: Ear) -> Self {
-        Self {
-            source,
-            ear,
-            state: Arc::default(),
-            connecting: tokio::sync::Mutex::new(()),
-            made: AtomicU64::new(0),
-        }
-    }
-
-    /// Changes whenever a connection breaks: what was written before may be gone with a server.
-    pub(super) fn breaks(&self) -> u64 {
-        *self.state.breaks.borrow()
-    }
-
-    /// Waits for the next break after the one of this number.
-    pub(super) async fn broken(&self, since: u64) {
-        let mut breaks = self.state.breaks.subscribe();
-        let _ = breaks.wait_for(|now| *now != since).await;
-    }
-
-    /// The connection and its number, made anew if there is none.
-    async fn wire(&self) -> StoreResult<(u64, Wire)> {
-        if let Some(present) = self.state.current().clone() {
-            return Ok(present);
-        }
+    /// The connection that somebody else has made meanwhile, or a new one.
+    async fn reconnect(self: Arc<Self>) -> StoreResult<(u64, Wire)> {
         let _one_at_a_time = self.connecting.lock().await;
-        if let Some(present) = self.state.current().clone() {
+        if let Some(present) = self.current().clone() {
             return Ok(present);
         }
         let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
@@ -156,16 +122,13 @@ impl Link {
             Ok(Err(e)) => {
                 return Err(StoreError { outcome: crate::Outcome::NotApplied, ..error(e) });
             }
-            Err(_) => {
-                let what = format!("cannot connect within {CONNECT:?}");
-                return Err(StoreError::not_applied(KIND, Trouble::Unavailable, what));
-            }
+            Err(_) => return Err(unreachable(format!("cannot connect within {CONNECT:?}"))),
         };
-        *self.state.current() = Some((number, wire.clone()));
+        *self.current() = Some((number, wire.clone()));
         Ok((number, wire))
     }
 
-    async fn connect(&self, number: u64) -> RedisResult<Wire> {
+    async fn connect(self: &Arc<Self>, number: u64) -> RedisResult<Wire> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(REQUEST))
@@ -190,21 +153,72 @@ impl Link {
     }
 
     /// Passes messages on, and notices the end of the connection that they came by.
-    fn listener(&self, number: u64) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + use<> {
-        let (ear, state) = (Arc::clone(&self.ear), Arc::clone(&self.state));
+    fn listener(
+        self: &Arc<Self>,
+        number: u64,
+    ) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + use<> {
+        // The connection is in the state, so the state must not be kept by the connection.
+        let (ear, state) = (Arc::clone(&self.ear), Arc::downgrade(self));
         // A cluster's connection mends itself: only one of its nodes was lost.
         let number = if self.is_cluster() { 0 } else { number };
         move |info| {
             match info.kind {
-                PushKind::Disconnection => state.give_up(number),
+                PushKind::Disconnection => {
+                    if let Some(state) = state.upgrade() {
+                        state.give_up(number);
+                    }
+                }
                 _ => ear(info),
             }
             Ok(())
         }
     }
 
-    pub(super) fn is_cluster(&self) -> bool {
+    fn is_cluster(&self) -> bool {
         matches!(self.source, Source::Cluster(_))
+    }
+}
+
+impl Link {
+    /// A link to one server.
+    pub(in crate::store) fn single(client: Client, ear: Ear) -> Self {
+        Self::new(Source::Single(Box::new(client)), ear)
+    }
+
+    pub(super) fn new(source: Source, ear: Ear) -> Self {
+        Self(Arc::new(State {
+            source,
+            ear,
+            current: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+            made: AtomicU64::new(0),
+            breaks: watch::Sender::default(),
+        }))
+    }
+
+    /// Changes whenever a connection breaks: what was written before may be gone with a server.
+    pub(super) fn breaks(&self) -> u64 {
+        *self.0.breaks.borrow()
+    }
+
+    /// Waits for the next break after the one of this number.
+    pub(super) async fn broken(&self, since: u64) {
+        let mut breaks = self.0.breaks.subscribe();
+        let _ = breaks.wait_for(|now| *now != since).await;
+    }
+
+    /// The connection and its number, made anew if there is none. Connecting goes on when nobody waits
+    /// for it any more: a caller of little patience would never get a connection to a slow server.
+    async fn wire(&self) -> StoreResult<(u64, Wire)> {
+        if let Some(present) = self.0.current().clone() {
+            return Ok(present);
+        }
+        let made = tokio::spawn(Arc::clone(&self.0).reconnect()).await;
+        made.unwrap_or_else(|_| Err(unreachable("the runtime is shutting down")))
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        self.0.is_cluster()
     }
 
     /// Runs a script. A connection that fails is given up, so that the next request makes another.
@@ -232,10 +246,14 @@ impl Link {
     fn failed(&self, number: u64, e: RedisError) -> StoreError {
         // A connection that timed out may still be good.
         if (e.is_unrecoverable_error() || is_replica(&e)) && !self.is_cluster() {
-            self.state.give_up(number);
+            self.0.give_up(number);
         }
         error(e)
     }
+}
+
+fn unreachable(what: impl Into<String>) -> StoreError {
+    StoreError::not_applied(KIND, Trouble::Unavailable, what)
 }
 
 /// The primary has become a replica: another server is the one to talk to.

@@ -9,7 +9,7 @@
 //! vote took plays no part: it only means that there is more to prolong. The margin remains for clocks
 //! that run at uneven rates.
 
-use super::KIND;
+use super::{KIND, nodes::Late};
 use crate::{
     clock::Moment,
     error::StoreError,
@@ -45,6 +45,17 @@ pub(super) struct Held {
     pub(super) fence: u64,
     /// A majority of the nodes keeps it at least until then (and for the lock-delay after that).
     pub(super) till: Moment,
+    /// What it was entered with, for nodes that have lost it.
+    pub(super) note: Vec<u8>,
+    /// Its enter, on the way to slow nodes.
+    pub(super) late: Late,
+}
+
+impl Held {
+    /// Could a copy of its enter still come?
+    pub(super) fn is_stray(&self) -> bool {
+        self.late.strong_count() > 0
+    }
 }
 
 /// How far a renewal has come.
@@ -124,13 +135,12 @@ impl Book {
         }
     }
 
-    /// The session's own ticket goes; says what TTL the session has, if it is not over.
-    pub(super) fn leave(&mut self, place: &Place, now: Moment) -> Option<Duration> {
+    /// The session's own ticket goes, if it has it; says what TTL the session has, if it is not over.
+    pub(super) fn leave(&mut self, place: &Place, now: Moment) -> Option<(Duration, Option<Held>)> {
         let life = self.life(place.session, now)?;
-        if life.tickets.get(&place.ticket).is_some_and(|held| held.name == place.name) {
-            life.tickets.remove(&place.ticket);
-        }
-        Some(life.ask.ttl)
+        let is_it = life.tickets.get(&place.ticket).is_some_and(|held| held.name == place.name);
+        let held = if is_it { life.tickets.remove(&place.ticket) } else { None };
+        Some((life.ask.ttl, held))
     }
 
     /// The grant of this fence is gone from the nodes.
@@ -178,7 +188,8 @@ mod tests {
     }
 
     fn held(till: Moment) -> Held {
-        Held { name: Name::new("a").expect("a name"), fence: 1, till }
+        let name = Name::new("a").expect("a name");
+        Held { name, fence: 1, till, note: Vec::new(), late: Late::new() }
     }
 
     #[test]

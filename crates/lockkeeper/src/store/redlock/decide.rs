@@ -100,6 +100,7 @@ mod tests {
     enum Message {
         Enter { client: usize, round: u32, node: usize, ticket: u32, t: u64 },
         Vote { client: usize, round: u32, node: usize, vote: Vote },
+        Mend { node: usize, ticket: u32, t: u64 },
         Release { node: usize, ticket: u32 },
     }
 
@@ -122,7 +123,8 @@ mod tests {
     }
 
     /// One random schedule: messages are lost, doubled and reordered, keys expire at any moment, that
-    /// is, with clocks that do what they like, and every client has a clock of its own.
+    /// is, with clocks that do what they like, and every client has a clock of its own. Tickets are put
+    /// back on nodes that lack them, and come late like everything else.
     fn schedule(seed: u64, nodes: usize, lax: bool) -> Vec<Grant> {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut state = vec![Node { lax, ..Node::default() }; nodes];
@@ -183,6 +185,7 @@ mod tests {
                 let vote = state[node].accept(ticket, t);
                 net.push(Message::Vote { client, round, node, vote });
             }
+            Message::Mend { node, ticket, t } => state[node].mend(ticket, t),
             Message::Release { node, ticket } => {
                 state[node].release(ticket);
             }
@@ -208,7 +211,10 @@ mod tests {
         }
         client.seen = client.seen.max(client.t);
         client.round += 1;
-        let (nodes, ticket) = (client.votes.len(), client.ticket);
+        let (nodes, ticket, t) = (client.votes.len(), client.ticket, client.t);
+        if verdict == Verdict::Carried {
+            net.extend((0..nodes).map(|node| Message::Mend { node, ticket, t }));
+        }
         net.extend((0..nodes).map(|node| Message::Release { node, ticket }));
         (verdict == Verdict::Carried).then_some((client.began, client.t))
     }

@@ -1,12 +1,13 @@
--- Votes on a proposal. One round trip.
+-- Votes on a proposal, or takes back a ticket that a majority of the nodes holds. One round trip.
 -- KEYS the name's hash, the node's boot key, the index, the name's closed tickets
--- ARGV ticket session t for(µs) owner note max-ttl(µs) keep(µs) name
+-- ARGV ticket session t for(µs) owner note max-ttl(µs) keep(µs) name mend(1, 0)
 -- -> { 'yes' } | { 'no', remaining } | { 'low', counter } | { 'void', remaining } | { 'closed' }
 --
 -- The hash: k ticket, s its session, f fence, u until, c counter, o owner, n note, m the number of
 -- the note's last edit, e entered.
 local L, B, I, X = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local id, sid, t, length = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local mend = ARGV[10] == '1'
 local function num(n) return string.format('%.0f', n) end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -18,7 +19,7 @@ if not boot then
   redis.call('SET', B, boot)
 end
 local out = tonumber(boot) + tonumber(ARGV[7]) - now
-if out > 0 then return { 'void', out } end
+if out > 0 and not mend then return { 'void', out } end
 
 local closed = redis.call('ZSCORE', X, sid .. ' ' .. id)
 if closed and tonumber(closed) > now then return { 'closed' } end
@@ -27,11 +28,12 @@ local v = redis.call('HMGET', L, 'k', 's', 'u', 'c')
 local till, counter = tonumber(v[3] or 0), tonumber(v[4] or 0)
 if v[1] and till > now then
   if v[1] ~= id or v[2] ~= sid then return { 'no', till - now } end
-  if counter == t then return { 'yes' } end
+  if counter == t or mend then return { 'yes' } end
 end
-if counter >= t then return { 'low', counter } end
-redis.call('HSET', L, 'k', id, 's', sid, 'f', num(t), 'u', num(now + length), 'c', num(t),
-  'o', ARGV[5], 'n', ARGV[6], 'm', 0, 'e', num(now))
+if counter >= t and not mend then return { 'low', counter } end
+-- What is mended is no vote, but the counter never goes back.
+redis.call('HSET', L, 'k', id, 's', sid, 'f', num(t), 'u', num(now + length),
+  'c', num(math.max(t, counter)), 'o', ARGV[5], 'n', ARGV[6], 'm', 0, 'e', num(now))
 redis.call('PEXPIRE', L, num((length + tonumber(ARGV[8])) / 1000))
 redis.call('ZREMRANGEBYSCORE', I, '-inf', num(now))
 redis.call('ZADD', I, num(now + length), ARGV[9])

@@ -5,7 +5,7 @@ use super::{
     scripts::Flavour,
 };
 use crate::{
-    clock::{Clock, Moment},
+    clock::Moment,
     name::Name,
     store::{Enter, Manner, Open, StoreId, redis::Link},
     ticket::{Mode, Owner, Place, SessionId, TicketId},
@@ -35,7 +35,7 @@ impl Rig {
         let url = format!("redis://127.0.0.1:{}/?protocol=resp3", server.ports()[0]);
         let link = Link::single(redis::Client::open(url).expect("a URL"), Arc::new(|_| ()));
         link.query::<()>(redis::cmd("SET").arg(BOOT).arg(0)).await.expect("no quarantine");
-        let nodes = Nodes { links: vec![link], clock: Clock::system() };
+        let nodes = Nodes::new(vec![link]);
         let (prefix, max) = ("lk".to_owned(), Duration::from_secs(60));
         let store = Redlock::over(StoreId([0; 8]), nodes, prefix, Flavour::Fenced, max);
         let name = Name::new("a").expect("a name");
@@ -60,8 +60,17 @@ impl Rig {
         let life = Open { session, ttl: TTL, lock_delay: Duration::ZERO, owner };
         let ask = Enter { place, mode: Mode::Exclusive, manner: Manner::Contend, note: vec![] };
         let script = self.store.enter_script(&ask, &life, t, till);
-        let answers = self.store.nodes.all(PATIENCE * 10, &script, answers::vote).await;
+        let answers = self.store.nodes.tell(PATIENCE * 10, script, answers::vote).await;
         answers.expect("an answer")[0].vote
+    }
+
+    /// As if the node had said no to a renewal that all others have carried.
+    async fn mend(&self, ticket: usize, t: u64, till: Moment) {
+        let place = self.places[ticket].clone();
+        let (session, owner) = (place.session, Owner::default());
+        let life = Open { session, ttl: TTL, lock_delay: Duration::ZERO, owner };
+        let script = self.store.script_with(&place, &life, t, till, b"", true);
+        self.store.nodes.tell(PATIENCE * 10, script, answers::vote).await.expect("an answer");
     }
 
     async fn leave(&self, ticket: usize, stray: bool) -> bool {
@@ -92,7 +101,12 @@ async fn lua_agrees_with_the_model() {
     for step in 0..600 {
         let ticket = rng.random_range(0..3_usize);
         let number = u32::try_from(ticket).expect("small");
-        match rng.random_range(0..12) {
+        match rng.random_range(0..14) {
+            12.. => {
+                let t = (model.counter + rng.random_range(0..4)).saturating_sub(2).max(1);
+                rig.mend(ticket, t, rig.store.nodes.clock.now() + TTL).await;
+                model.mend(number, t);
+            }
             0..7 => {
                 // Around the counter, and often equal to it.
                 let t = (model.counter + rng.random_range(0..4)).saturating_sub(1).max(1);

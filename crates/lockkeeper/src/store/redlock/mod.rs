@@ -9,8 +9,10 @@
 //! | round trips | enter, leave, renew: one to all nodes at once |
 //!
 //! A ticket is valid while a majority of all nodes still holds *that* ticket. A node that answers late
-//! or not at all counts as a node that does not have it. A node that has started empty may have
-//! forgotten a holder, so it has no vote until the longest TTL has passed.
+//! or not at all counts as a node that does not have it, and nobody waits for it once a majority has
+//! spoken: it gets what was decided in the background. A node that has started empty may have
+//! forgotten a holder, so it has no vote until the longest TTL has passed; a renewal that a majority
+//! has carried puts its ticket back on nodes that lack it, which is no vote either.
 //!
 //! With `?compat=string` the tickets are the plain locks that many libraries make, `SET NX PX` on the
 //! name itself and a delete that compares (redis-py, redsync, rslock, bsm/redislock, node-redlock): one
@@ -36,7 +38,7 @@ use super::{
     url::StoreUrl,
 };
 use crate::{
-    clock::{Clock, Moment},
+    clock::Moment,
     error::{Error, Result, StoreError, Trouble},
     line::Line,
     name::Name,
@@ -45,7 +47,7 @@ use crate::{
 use book::{Book, Held, Progress};
 use decide::Verdict;
 use nodes::{Nodes, shortage};
-use ops::patience;
+use ops::{Carried, patience};
 use scripts::{Flavour, Scripts};
 use std::{
     collections::{BTreeSet, HashMap},
@@ -73,7 +75,7 @@ pub struct Redlock {
     prefix: String,
     flavour: Flavour,
     max_ttl: Duration,
-    scripts: Scripts,
+    scripts: &'static Scripts,
     book: Mutex<Book>,
     /// The highest fence seen or proposed.
     seen: AtomicU64,
@@ -102,7 +104,7 @@ impl Redlock {
         let id = StoreId(identity(&prefix, clients.len()));
         let deaf = Arc::new(|_| ());
         let links = clients.into_iter().map(|c| Link::single(c, deaf.clone())).collect();
-        let nodes = Nodes { links, clock: Clock::system() };
+        let nodes = Nodes::new(links);
         if flavour == Flavour::Fenced {
             nodes.welcome(max_ttl).await?;
         }
@@ -139,10 +141,13 @@ impl Redlock {
     ) -> StoreResult<()> {
         let session = ask.session;
         let prolong = |(ticket, held): (TicketId, Held)| async move {
-            let place = Place { session, name: held.name, ticket };
+            let place = Place { session, name: held.name.clone(), ticket };
             let ballot = self.prolong(&place, ask, target).await;
             match ballot.verdict() {
-                Verdict::Carried => self.book().prolonged(session, ticket, target),
+                Verdict::Carried => {
+                    self.book().prolonged(session, ticket, target);
+                    self.mend(place, ask, &held, &ballot, target).await;
+                }
                 Verdict::Failed => self.book().lost(session, ticket, held.fence),
                 Verdict::Open => return Err(shortage(ballot.errors)),
             }
@@ -218,10 +223,14 @@ impl Store for Redlock {
         let Some(life) = self.book().end(session, self.nodes.clock.now()) else { return Ok(()) };
         let patience = patience(life.ask.ttl);
         let leave = |(ticket, held): (TicketId, Held)| async move {
+            let stray = held.is_stray();
             let place = Place { session, name: held.name, ticket };
-            self.take_away(&place, false, patience).await.map(drop)
+            self.take_away(&place, stray, patience).await.map(drop)
         };
-        together::all(life.tickets.into_iter().map(leave)).await.into_iter().collect()
+        let left = together::all(life.tickets.into_iter().map(leave)).await;
+        // The program may end now: slow nodes shall hear of the last leaves as well.
+        self.nodes.finished(patience).await;
+        left.into_iter().collect()
     }
 
     async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
@@ -238,11 +247,8 @@ impl Store for Redlock {
             return Ok(Entered::Granted { fence });
         }
         match self.carry(&ask, &life).await? {
-            Entered::Granted { fence } => {
-                let held = Held { name, fence, till: life.expires };
-                self.admit(&ask.place, &life.ask, held).await
-            }
-            other => Ok(other),
+            Carried::Yes(held) => self.admit(&ask.place, &life.ask, held).await,
+            Carried::No(wait) => Ok(Entered::Busy(wait)),
         }
     }
 
@@ -273,8 +279,9 @@ impl Store for Redlock {
 
     async fn leave(&self, ask: Leave) -> StoreResult<Left> {
         let left = self.book().leave(&ask.place, self.nodes.clock.now());
-        let Some(ttl) = left else { return Ok(Left::Gone) };
-        let there = self.take_away(&ask.place, ask.stray, patience(ttl)).await?;
+        let Some((ttl, held)) = left else { return Ok(Left::Gone) };
+        let stray = ask.stray || held.is_some_and(|held| held.is_stray());
+        let there = self.take_away(&ask.place, stray, patience(ttl)).await?;
         Ok(if there { Left::Released } else { Left::Gone })
     }
 

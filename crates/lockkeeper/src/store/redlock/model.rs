@@ -28,6 +28,13 @@ impl Node {
         }
     }
 
+    /// A ticket is put back that a majority of the nodes has: no vote.
+    pub(super) fn mend(&mut self, ticket: u32, t: u64) {
+        if self.ticket.is_none() && !self.closed.contains(&ticket) {
+            (self.ticket, self.counter) = (Some(ticket), self.counter.max(t));
+        }
+    }
+
     /// Says whether the ticket was there.
     pub(super) fn release(&mut self, ticket: u32) -> bool {
         self.ticket.take_if(|held| *held == ticket).is_some()

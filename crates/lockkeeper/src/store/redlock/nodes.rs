@@ -9,14 +9,33 @@ use crate::{
     error::{StoreError, Trouble},
     store::{StoreResult, redis::Link, together},
 };
-use redis::{ScriptInvocation, Value};
-use std::time::Duration;
+use redis::{Cmd, FromRedisValue, ScriptInvocation, Value};
+use std::{
+    pin::Pin,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+use tokio::sync::watch;
 
 /// Servers that know nothing of each other.
 pub(super) struct Nodes {
-    pub(super) links: Vec<Link>,
+    pub(super) links: Vec<Arc<Link>>,
     pub(super) clock: Clock,
+    /// How many tasks finish what nobody waits for any more.
+    finishing: watch::Sender<usize>,
 }
+
+/// A script, ready to be run on any node.
+pub(super) type Call = ScriptInvocation<'static>;
+
+/// One answer for each node, as far as they have come in.
+pub(super) type Answers<T> = [Option<StoreResult<T>>];
+
+/// Requests without an answer.
+type Rest<T> = Vec<Pin<Box<dyn Future<Output = StoreResult<T>> + Send>>>;
+
+/// Requests under way that nobody waits for any more.
+pub(super) type Late = Weak<()>;
 
 /// What the nodes said to one question.
 #[derive(Debug)]
@@ -24,6 +43,8 @@ pub(super) struct Ballot {
     pub(super) votes: Vec<Option<Vote>>,
     /// Why nodes were silent.
     pub(super) errors: Vec<StoreError>,
+    /// What is still under way to slow nodes, of a vote that has carried.
+    pub(super) late: Late,
 }
 
 impl Ballot {
@@ -44,7 +65,7 @@ impl Ballot {
 /// Too few nodes have answered: what they suffer from, if it is more than silence.
 pub(super) fn shortage(mut errors: Vec<StoreError>) -> StoreError {
     let worst = errors.iter().position(|e| e.trouble != Trouble::Unavailable).unwrap_or(0);
-    let what = "fewer than a majority of the servers answer";
+    let what = "fewer than a majority of the servers answer in time";
     if errors.is_empty() {
         return StoreError::unknown(KIND, Trouble::Unavailable, what);
     }
@@ -52,84 +73,133 @@ pub(super) fn shortage(mut errors: Vec<StoreError>) -> StoreError {
     StoreError::unknown(KIND, cause.trouble, format!("{what}: {}", cause.what)).because(cause)
 }
 
-fn silent() -> StoreError {
-    StoreError::unknown(KIND, Trouble::Unavailable, "no answer in time")
+/// Has a majority answered?
+pub(super) fn most_answered<T>(answers: &Answers<T>) -> bool {
+    answers.iter().flatten().filter(|answer| answer.is_ok()).count() >= majority(answers.len())
+}
+
+fn votes(answers: &Answers<Vote>) -> Vec<Option<Vote>> {
+    let of = |answer: &StoreResult<Vote>| answer.as_ref().map_or(Vote::Silent, |vote| *vote);
+    answers.iter().map(|answer| answer.as_ref().map(of)).collect()
 }
 
 impl Nodes {
+    pub(super) fn new(links: Vec<Link>) -> Self {
+        let links = links.into_iter().map(Arc::new).collect();
+        Self { links, clock: Clock::system(), finishing: watch::Sender::default() }
+    }
+
     /// How many nodes are more than half.
     pub(super) fn majority(&self) -> usize {
         majority(self.links.len())
     }
 
-    /// Asks all nodes at once, until their answers suffice or the patience is over.
-    pub(super) async fn ask<T: Send>(
+    /// Asks all nodes at once, until their answers suffice or the patience is over. What is left may
+    /// be dropped: a request that was not sent by then never is, and one that was sent comes before
+    /// all that follows it.
+    async fn ask<T: Send + 'static>(
         &self,
         patience: Duration,
-        script: &ScriptInvocation<'_>,
-        read: impl Fn(Value) -> StoreResult<T> + Send + Sync,
-        enough: impl Fn(&[Option<StoreResult<T>>]) -> bool + Send + Sync,
-    ) -> Vec<Option<StoreResult<T>>> {
-        let asks = self.links.iter().map(|node| async {
-            let answer = tokio::select! {
-                biased;
-                answer = node.run::<Value>(script) => answer?,
-                () = self.clock.sleep(patience) => return Err(silent()),
-            };
-            read(answer)
-        });
-        together::until(asks, enough).await
+        call: Call,
+        read: impl Fn(Value) -> StoreResult<T> + Clone + Send + Sync + 'static,
+        enough: impl Fn(&Answers<T>) -> bool + Send + Sync,
+    ) -> (Vec<Option<StoreResult<T>>>, Rest<T>) {
+        let call = Arc::new(call);
+        let mut asks: Rest<T> = Vec::with_capacity(self.links.len());
+        for node in &self.links {
+            let (node, call, read) = (Arc::clone(node), Arc::clone(&call), read.clone());
+            asks.push(Box::pin(async move { read(node.run::<Value>(&call).await?) }));
+        }
+        together::until(asks, enough, self.clock.sleep(patience)).await
     }
 
-    /// As [`ask`](Self::ask), for votes: stops when `enough` says so of the verdict so far. Writes
-    /// that carry do not stop early: a request that is dropped on a node that has yet to connect or
-    /// to learn the script would never get there, and the next loss of a node could take the majority.
+    /// Goes on with requests in the background, so that slow nodes get them as well and the next loss
+    /// of a fast one does no harm.
+    fn finish<T: Send + 'static>(&self, rest: Rest<T>) -> Late {
+        if rest.is_empty() {
+            return Late::new();
+        }
+        let under_way = Arc::new(());
+        let (late, finishing) = (Arc::downgrade(&under_way), self.finishing.clone());
+        finishing.send_modify(|tasks| *tasks += 1);
+        tokio::spawn(async move {
+            together::all(rest).await;
+            drop(under_way);
+            finishing.send_modify(|tasks| *tasks -= 1);
+        });
+        late
+    }
+
+    /// Waits for what goes on in the background, but not for long.
+    pub(super) async fn finished(&self, patience: Duration) {
+        let mut finishing = self.finishing.subscribe();
+        tokio::select! {
+            _ = finishing.wait_for(|tasks| *tasks == 0) => {}
+            () = self.clock.sleep(patience) => {}
+        }
+    }
+
+    /// A vote on something that is written. It stops when `enough` says so of the verdict so far; if
+    /// it has carried, the other nodes get it in the background.
     pub(super) async fn vote(
         &self,
         patience: Duration,
-        script: &ScriptInvocation<'_>,
-        read: impl Fn(Value) -> StoreResult<Vote> + Send + Sync,
+        call: Call,
+        read: impl Fn(Value) -> StoreResult<Vote> + Clone + Send + Sync + 'static,
         enough: fn(Verdict) -> bool,
     ) -> Ballot {
-        let of = |answer: &StoreResult<Vote>| answer.as_ref().map_or(Vote::Silent, |vote| *vote);
-        let votes = |answers: &[Option<StoreResult<Vote>>]| -> Vec<Option<Vote>> {
-            answers.iter().map(|answer| answer.as_ref().map(of)).collect()
-        };
-        let stop = |answers: &[Option<StoreResult<Vote>>]| enough(tally(&votes(answers)));
-        let answers = self.ask(patience, script, read, stop).await;
+        let stop = |answers: &Answers<Vote>| enough(tally(&votes(answers)));
+        let (answers, rest) = self.ask(patience, call, read, stop).await;
         let votes = votes(&answers);
-        Ballot { votes, errors: answers.into_iter().flatten().filter_map(Result::err).collect() }
+        let carried = tally(&votes) == Verdict::Carried;
+        let late = if carried { self.finish(rest) } else { Late::new() };
+        let errors = answers.into_iter().flatten().filter_map(Result::err).collect();
+        Ballot { votes, errors, late }
     }
 
-    /// What all nodes say that answer in time, which must be a majority.
-    pub(super) async fn all<T: Send>(
+    /// What nodes say, a majority of them at least, until it is enough.
+    pub(super) async fn read<T: Send + 'static>(
         &self,
         patience: Duration,
-        script: &ScriptInvocation<'_>,
-        read: impl Fn(Value) -> StoreResult<T> + Send + Sync,
+        call: Call,
+        read: impl Fn(Value) -> StoreResult<T> + Clone + Send + Sync + 'static,
+        enough: impl Fn(&Answers<T>) -> bool + Send + Sync,
     ) -> StoreResult<Vec<T>> {
-        let answers = self.ask(patience, script, read, |_| false).await;
-        self.most(answers.into_iter().flatten())
+        let (answers, _) = self.ask(patience, call, read, enough).await;
+        self.most(answers)
     }
 
-    /// The names in the index of any node.
+    /// The same of something that all nodes shall get, the slow ones in the background.
+    pub(super) async fn tell<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        call: Call,
+        read: impl Fn(Value) -> StoreResult<T> + Clone + Send + Sync + 'static,
+    ) -> StoreResult<Vec<T>> {
+        let (answers, rest) = self.ask(patience, call, read, most_answered).await;
+        self.finish(rest);
+        self.most(answers)
+    }
+
+    /// Tells some nodes something, and does not mind what they say to it.
+    pub(super) async fn tell_some(&self, which: &[usize], patience: Duration, call: &Call) {
+        let asks = which.iter().map(|at| Box::pin(self.links[*at].run::<Value>(call)));
+        together::until(asks.collect(), |_| false, self.clock.sleep(patience)).await;
+    }
+
+    /// The names in the index of any node. A majority knows all that are held.
     pub(super) async fn index(&self, key: &str, patience: Duration) -> StoreResult<Vec<String>> {
         let mut all = redis::cmd("ZRANGE");
         all.arg(key).arg(0).arg(-1);
-        let asks = self.links.iter().map(|node| async {
-            tokio::select! {
-                biased;
-                names = node.query::<Vec<String>>(&all) => names,
-                () = self.clock.sleep(patience) => Err(silent()),
-            }
-        });
-        let pages = self.most(together::all(asks).await)?;
-        Ok(pages.into_iter().flatten().collect())
+        let asks = self.links.iter().map(|node| Box::pin(node.query::<Vec<String>>(&all)));
+        let over = self.clock.sleep(patience);
+        let (pages, _) = together::until(asks.collect(), most_answered, over).await;
+        Ok(self.most(pages)?.into_iter().flatten().collect())
     }
 
-    fn most<T>(&self, answers: impl IntoIterator<Item = StoreResult<T>>) -> StoreResult<Vec<T>> {
+    fn most<T>(&self, answers: Vec<Option<StoreResult<T>>>) -> StoreResult<Vec<T>> {
         let (mut said, mut errors) = (Vec::new(), Vec::new());
-        for answer in answers {
+        for answer in answers.into_iter().flatten() {
             match answer {
                 Ok(answer) => said.push(answer),
                 Err(e) => errors.push(e),
@@ -138,24 +208,28 @@ impl Nodes {
         if said.len() < self.majority() { Err(shortage(errors)) } else { Ok(said) }
     }
 
-    /// A node that has been up for long and has never heard of us is new to us, not forgetful.
+    /// One command to all nodes, whatever time it takes.
+    async fn everywhere<T: FromRedisValue + Send>(&self, command: &Cmd) -> Vec<StoreResult<T>> {
+        together::all(self.links.iter().map(|node| node.query(command))).await
+    }
+
+    /// Connects to all nodes. Where all of them have been up for long and have never heard of us, they
+    /// are new to us, not forgetful.
     pub(super) async fn welcome(&self, max_ttl: Duration) -> StoreResult<()> {
-        for node in &self.links {
-            let known: StoreResult<Option<String>> = node.query(redis::cmd("GET").arg(BOOT)).await;
-            let is_new = matches!(known, Ok(None));
-            if !is_new || !uptime(node).await.is_ok_and(|up| up > max_ttl) {
-                return Ok(());
-            }
+        let known = self.everywhere::<Option<String>>(redis::cmd("GET").arg(BOOT)).await;
+        if !known.iter().all(|known| matches!(known, Ok(None))) {
+            return Ok(());
         }
-        for node in &self.links {
-            node.query::<Value>(redis::cmd("SET").arg(BOOT).arg(0).arg("NX")).await?;
+        let infos = self.everywhere::<String>(redis::cmd("INFO").arg("server")).await;
+        if infos.iter().all(|info| info.as_ref().is_ok_and(|info| uptime(info) > max_ttl)) {
+            let set = self.everywhere::<Value>(redis::cmd("SET").arg(BOOT).arg(0).arg("NX")).await;
+            set.into_iter().collect::<StoreResult<Vec<_>>>()?;
         }
         Ok(())
     }
 }
 
-async fn uptime(node: &Link) -> StoreResult<Duration> {
-    let info: String = node.query(redis::cmd("INFO").arg("server")).await?;
+fn uptime(info: &str) -> Duration {
     let seconds = info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"));
-    Ok(Duration::from_secs(seconds.and_then(|s| s.trim().parse().ok()).unwrap_or(0)))
+    Duration::from_secs(seconds.and_then(|s| s.trim().parse().ok()).unwrap_or(0))
 }

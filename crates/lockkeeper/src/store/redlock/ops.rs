@@ -5,7 +5,7 @@ use super::{
     answers::{self, Shown},
     book::{Admission, Held, Life},
     decide::{Verdict, Vote, propose, raise},
-    nodes::{Ballot, shortage},
+    nodes::{Answers, Ballot, Call, shortage},
     scripts::Flavour,
 };
 use crate::{
@@ -16,10 +16,9 @@ use crate::{
     store::{Edit, Enter, Entered, Open, STRAY_MAX, Stand, StoreResult, Wait, redis::pack},
     ticket::{Mode, Place, SessionId, TicketId},
 };
-use redis::ScriptInvocation;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
@@ -44,13 +43,24 @@ fn secret(session: SessionId) -> String {
     format!("{:032x}", u128::from_be_bytes(session.to_bytes()))
 }
 
-/// Writes go on to all nodes unless they are in vain.
+/// Nothing that comes in can change it.
+fn decided(so_far: Verdict) -> bool {
+    so_far != Verdict::Open
+}
+
+/// All nodes that answer in time are heard, unless it is in vain.
 fn lost(so_far: Verdict) -> bool {
     so_far == Verdict::Failed
 }
 
-fn busy(recheck: Duration) -> Entered {
-    Entered::Busy(Wait { ahead: 1, holder: None, recheck })
+fn busy(recheck: Duration) -> Wait {
+    Wait { ahead: 1, holder: None, recheck }
+}
+
+/// What came of a proposal.
+pub(super) enum Carried {
+    Yes(Held),
+    No(Wait),
 }
 
 /// What nodes say beside their votes.
@@ -82,23 +92,30 @@ impl Redlock {
         micros(till.saturating_since(self.nodes.clock.now()) + ask.lock_delay)
     }
 
-    pub(super) fn enter_script(
+    pub(super) fn enter_script(&self, ask: &Enter, life: &Open, t: u64, till: Moment) -> Call {
+        self.script_with(&ask.place, life, t, till, &ask.note, false)
+    }
+
+    /// A proposal; or, to mend, a ticket that a majority has.
+    pub(super) fn script_with(
         &self,
-        ask: &Enter,
+        place: &Place,
         life: &Open,
         t: u64,
         till: Moment,
-    ) -> ScriptInvocation<'_> {
-        let Place { session, name, ticket } = &ask.place;
+        note: &[u8],
+        mend: bool,
+    ) -> Call {
+        let Place { session, name, ticket } = place;
         let mut script = self.scripts.enter.prepare_invoke();
         script.key(self.key(name)).key(BOOT).key(self.index()).key(self.closed_key(name));
         script.arg(ticket.to_string()).arg(secret(*session)).arg(t);
-        script.arg(self.length(till, life)).arg(pack(&life.owner)).arg(&ask.note[..]);
-        script.arg(micros(self.max_ttl)).arg(micros(IDLE)).arg(name.as_str());
+        script.arg(self.length(till, life)).arg(pack(&life.owner)).arg(note);
+        script.arg(micros(self.max_ttl)).arg(micros(IDLE)).arg(name.as_str()).arg(u8::from(mend));
         script
     }
 
-    pub(super) fn leave_script(&self, place: &Place, stray: bool) -> ScriptInvocation<'_> {
+    pub(super) fn leave_script(&self, place: &Place, stray: bool) -> Call {
         let Place { session, name, ticket } = place;
         let mut script = self.scripts.leave.prepare_invoke();
         script.key(self.key(name)).key(self.index()).key(self.closed_key(name));
@@ -109,18 +126,19 @@ impl Redlock {
 
     /// One proposal after the other, each above what stood in the way of the last. The nodes keep
     /// the ticket until the session expires as it stands now; see [`admit`](Self::admit).
-    pub(super) async fn carry(&self, ask: &Enter, life: &Life) -> StoreResult<Entered> {
+    pub(super) async fn carry(&self, ask: &Enter, life: &Life) -> StoreResult<Carried> {
         let mut remarks = Remarks::default();
         for _ in 0..RAISES {
             let t = propose(self.nodes.clock.wall_micros(), self.seen.load(Ordering::Relaxed));
             self.seen.fetch_max(t, Ordering::Relaxed);
             let (ballot, said) = self.propose(ask, life, t).await;
             if ballot.verdict() == Verdict::Carried {
-                return Ok(Entered::Granted { fence: t });
+                let (name, note) = (ask.place.name.clone(), ask.note.clone());
+                let (till, late) = (life.expires, ballot.late);
+                return Ok(Carried::Yes(Held { name, fence: t, till, note, late }));
             }
             remarks = said;
-            // A vote that has not carried must not stand in anybody's way, nor become a ghost.
-            let _ = self.take_away(&ask.place, false, patience(life.ask.ttl)).await;
+            self.take_back(&ask.place, &ballot.votes, patience(life.ask.ttl)).await;
             let raised = raise(&ballot.votes);
             if let Some(e) = self.obstacle(ballot, &remarks) {
                 return Err(e);
@@ -132,7 +150,7 @@ impl Redlock {
         }
         match remarks.foreign {
             Some(kind) => Err(foreign(&ask.place.name, &kind)),
-            None => Ok(busy(remarks.remaining.unwrap_or(RECHECK))),
+            None => Ok(Carried::No(busy(remarks.remaining.unwrap_or(RECHECK)))),
         }
     }
 
@@ -159,17 +177,19 @@ impl Redlock {
     }
 
     async fn propose(&self, ask: &Enter, life: &Life, t: u64) -> (Ballot, Remarks) {
-        let remarks = Mutex::new(Remarks::default());
+        let remarks = Arc::new(Mutex::new(Remarks::default()));
         let script = self.enter_script(ask, &life.ask, t, life.expires);
-        let read = |answer| {
+        let heard = Arc::clone(&remarks);
+        let read = move |answer| {
             let said = answers::vote(answer)?;
-            let mut remarks = remarks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut remarks = heard.lock().unwrap_or_else(PoisonError::into_inner);
             remarks.remaining = remarks.remaining.into_iter().chain(said.remaining).min();
             remarks.foreign = remarks.foreign.take().or(said.foreign);
             Ok(said.vote)
         };
-        let ballot = self.nodes.vote(patience(life.ask.ttl), &script, read, lost).await;
-        (ballot, remarks.into_inner().unwrap_or_else(PoisonError::into_inner))
+        let ballot = self.nodes.vote(patience(life.ask.ttl), script, read, decided).await;
+        let remarks = std::mem::take(&mut *remarks.lock().unwrap_or_else(PoisonError::into_inner));
+        (ballot, remarks)
     }
 
     /// Writes a grant down. A renewal that was answered while the vote was under way has moved the
@@ -193,12 +213,14 @@ impl Redlock {
                             held.till = till;
                             continue;
                         }
-                        Verdict::Failed => Ok(busy(RECHECK)),
+                        Verdict::Failed => Ok(Entered::Busy(busy(RECHECK))),
                         Verdict::Open => Err(shortage(ballot.errors)),
                     }
                 }
             };
-            let _ = self.take_away(place, false, patience(ask.ttl)).await;
+            self.nodes.finished(patience(ask.ttl)).await;
+            let all = vec![Some(Vote::Yes); self.nodes.links.len()];
+            self.take_back(place, &all, patience(ask.ttl)).await;
             return refusal;
         }
     }
@@ -209,7 +231,40 @@ impl Redlock {
         let mut script = self.scripts.renew.prepare_invoke();
         script.key(self.key(name)).key(self.index()).arg(ticket.to_string()).arg(secret(*session));
         script.arg(self.length(till, ask)).arg(micros(IDLE)).arg(name.as_str());
-        self.nodes.vote(patience(ask.ttl), &script, answers::yes_or_no, lost).await
+        self.nodes.vote(patience(ask.ttl), script, answers::yes_or_no, lost).await
+    }
+
+    /// Puts a ticket back on nodes that have said that they lack it, in the very round in which a
+    /// majority has prolonged it. That is no vote: a ticket that had lapsed would rise again.
+    pub(super) async fn mend(
+        &self,
+        place: Place,
+        ask: &Open,
+        held: &Held,
+        ballot: &Ballot,
+        till: Moment,
+    ) {
+        let lack = (0..ballot.votes.len()).filter(|at| ballot.votes[*at] == Some(Vote::No));
+        let lack: Vec<usize> = lack.collect();
+        // It may have been left meanwhile; from here on a leave comes behind us.
+        if lack.is_empty() || !self.tickets(place.session).contains_key(&place.ticket) {
+            return;
+        }
+        let call = self.script_with(&place, ask, held.fence, till, &held.note, true);
+        self.nodes.tell_some(&lack, patience(ask.ttl), &call).await;
+    }
+
+    /// Takes a ticket away that has not become a grant: it must not stand in anybody's way, nor become
+    /// a ghost. It may be entered again, so nothing of this goes on in the background: what is sent now
+    /// comes before the next enter, and what is not sent now never is. Nodes that were silent are not
+    /// waited for.
+    async fn take_back(&self, place: &Place, votes: &[Option<Vote>], patience: Duration) {
+        let silent = |vote: &Option<Vote>| matches!(vote, None | Some(Vote::Silent));
+        let enough = |answers: &Answers<bool>| {
+            answers.iter().zip(votes).all(|(answer, vote)| answer.is_some() || silent(vote))
+        };
+        let script = self.leave_script(place, false);
+        let _ = self.nodes.read(patience, script, answers::flag, enough).await;
     }
 
     /// Takes a ticket away on all nodes; says whether it was on any. A majority must have answered,
@@ -221,13 +276,13 @@ impl Redlock {
         patience: Duration,
     ) -> StoreResult<bool> {
         let script = self.leave_script(place, stray);
-        Ok(self.nodes.all(patience, &script, answers::flag).await?.contains(&true))
+        Ok(self.nodes.tell(patience, script, answers::flag).await?.contains(&true))
     }
 
     pub(super) async fn take_from(&self, name: &Name, ticket: TicketId) -> StoreResult<bool> {
         let mut script = self.scripts.evict.prepare_invoke();
         script.key(self.key(name)).key(self.index()).arg(ticket.to_string()).arg(name.as_str());
-        Ok(self.nodes.all(PATIENCE, &script, answers::flag).await?.contains(&true))
+        Ok(self.nodes.tell(PATIENCE, script, answers::flag).await?.contains(&true))
     }
 
     /// Does a majority of the nodes hold this grant?
@@ -240,13 +295,12 @@ impl Redlock {
         let mut script = self.scripts.show.prepare_invoke();
         script.key(self.key(name));
         let fence = (self.flavour == Flavour::Fenced).then_some(fence);
-        let is_it = |t: &Ticket| t.id == ticket && fence.is_none_or(|f| t.fence == Some(f));
-        let read = |answer| {
+        let is_it = move |t: &Ticket| t.id == ticket && fence.is_none_or(|f| t.fence == Some(f));
+        let read = move |answer| {
             let shown = answers::shown(answer)?;
             Ok(if shown.is_some_and(|s| is_it(&s.ticket)) { Vote::Yes } else { Vote::No })
         };
-        let ballot =
-            self.nodes.vote(PATIENCE, &script, read, |so_far| so_far != Verdict::Open).await;
+        let ballot = self.nodes.vote(PATIENCE, script, read, decided).await;
         match ballot.verdict() {
             Verdict::Carried => Ok(true),
             Verdict::Failed => Ok(false),
@@ -277,7 +331,7 @@ impl Redlock {
         let mut script = script.prepare_invoke();
         script.key(self.key(name)).arg(ticket.to_string()).arg(secret(*session)).arg(edit.edit);
         script.arg(edit.bytes.as_deref().unwrap_or_default());
-        Ok(self.nodes.vote(patience(ttl), &script, answers::yes_or_no, lost).await)
+        Ok(self.nodes.vote(patience(ttl), script, answers::yes_or_no, decided).await)
     }
 
     /// The ticket that a majority of the nodes shows, with its newest note, and until when a
@@ -285,18 +339,21 @@ impl Redlock {
     async fn holder(&self, name: &Name) -> StoreResult<Option<Ticket>> {
         let mut script = self.scripts.show.prepare_invoke();
         script.key(self.key(name));
-        let all = self.nodes.all(PATIENCE, &script, answers::shown).await?;
-        let mut groups: BTreeMap<(TicketId, Option<u64>), Vec<Shown>> = BTreeMap::new();
-        for shown in all.into_iter().flatten() {
-            groups.entry((shown.ticket.id, shown.ticket.fence)).or_default().push(shown);
-        }
         let majority = self.nodes.majority();
-        let most = groups.into_values().find(|group| group.len() >= majority);
+        let clear = |answers: &Answers<Option<Shown>>| {
+            let said = answers.iter().flatten().flatten();
+            let most = groups(said).values().map(Vec::len).max().unwrap_or(0);
+            let open = answers.iter().filter(|answer| answer.is_none()).count();
+            most >= majority || most + open < majority
+        };
+        let all = self.nodes.read(PATIENCE, script, answers::shown, clear).await?;
+        let most = groups(&all).into_values().find(|group| group.len() >= majority);
         Ok(most.and_then(|mut group| {
             group.sort_by_key(|shown| std::cmp::Reverse(shown.ticket.ends_in));
             let ends_in = group[majority - 1].ticket.ends_in;
-            let newest = group.into_iter().max_by_key(|shown| shown.edit)?;
-            Some(Ticket { ends_in, ..newest.ticket })
+            let newest =
+                group.into_iter().max_by_key(|shown| (shown.edit, shown.ticket.entered_ago))?;
+            Some(Ticket { ends_in, ..newest.ticket.clone() })
         }))
     }
 
@@ -315,6 +372,17 @@ impl Redlock {
         let names = names.iter().filter(|n| n.starts_with(prefix)).flat_map(|n| Name::new(n));
         Ok(names.filter(|name| after.is_none_or(|after| name > after)).collect())
     }
+}
+
+/// The nodes that show the same grant.
+fn groups<'a>(
+    said: impl IntoIterator<Item = &'a Option<Shown>>,
+) -> BTreeMap<(TicketId, Option<u64>), Vec<&'a Shown>> {
+    let mut groups: BTreeMap<_, Vec<&Shown>> = BTreeMap::new();
+    for shown in said.into_iter().flatten() {
+        groups.entry((shown.ticket.id, shown.ticket.fence)).or_default().push(shown);
+    }
+    groups
 }
 
 fn foreign(name: &Name, kind: &str) -> StoreError {

@@ -1,6 +1,7 @@
 //! The scripts, and what the nodes keep.
 
 use redis::Script;
+use std::sync::LazyLock;
 
 /// What the nodes keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,24 +24,29 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    pub(super) fn of(flavour: Flavour) -> Self {
+    /// Those of a flavour, read once.
+    pub(super) fn of(flavour: Flavour) -> &'static Self {
         match flavour {
-            Flavour::Fenced => Self {
-                enter: Script::new(include_str!("enter.lua")),
-                renew: Script::new(include_str!("renew.lua")),
-                leave: Script::new(include_str!("leave.lua")),
-                evict: Script::new(include_str!("evict.lua")),
-                show: Script::new(include_str!("show.lua")),
-                edit: Some(Script::new(include_str!("edit.lua"))),
-            },
-            Flavour::Plain => Self {
-                enter: Script::new(include_str!("string/enter.lua")),
-                renew: Script::new(include_str!("string/renew.lua")),
-                leave: Script::new(include_str!("string/leave.lua")),
-                evict: Script::new(include_str!("string/evict.lua")),
-                show: Script::new(include_str!("string/show.lua")),
-                edit: None,
-            },
+            Flavour::Fenced => &FENCED,
+            Flavour::Plain => &PLAIN,
         }
     }
 }
+
+static FENCED: LazyLock<Scripts> = LazyLock::new(|| Scripts {
+    enter: Script::new(include_str!("enter.lua")),
+    renew: Script::new(include_str!("renew.lua")),
+    leave: Script::new(include_str!("leave.lua")),
+    evict: Script::new(include_str!("evict.lua")),
+    show: Script::new(include_str!("show.lua")),
+    edit: Some(Script::new(include_str!("edit.lua"))),
+});
+
+static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts {
+    enter: Script::new(include_str!("string/enter.lua")),
+    renew: Script::new(include_str!("string/renew.lua")),
+    leave: Script::new(include_str!("string/leave.lua")),
+    evict: Script::new(include_str!("string/evict.lua")),
+    show: Script::new(include_str!("string/show.lua")),
+    edit: None,
+});

@@ -1,6 +1,6 @@
 -- Takes a plain string lock, as many libraries do: SET NX PX. One round trip.
 -- KEYS the name itself, unused, the index, the name's closed tickets
--- ARGV ticket session t for(µs) owner note max-ttl keep name
+-- ARGV ticket session t for(µs) owner note max-ttl keep name mend
 -- -> { 'yes' } | { 'no', remaining }, a second of a lock without end | { 'closed' } | { 'type', t }
 local L, I, X = KEYS[1], KEYS[3], KEYS[4]
 local function num(n) return string.format('%.0f', n) end
