@@ -12,6 +12,7 @@ pub(crate) fn run(args: &[&str]) -> Result<ExitCode> {
     let steps = steps(args);
     announce(&require, &steps);
     report(&require, &servers::install_missing(servers::ALL))?;
+    report(&require, &servers::install_peers(servers::PEERS))?;
     for step in steps {
         let code = workspace::cargo(&step)?;
         if code != ExitCode::SUCCESS {
@@ -35,6 +36,11 @@ fn with_args<'a>(cargo: &[&'a str], args: &[&'a str]) -> Vec<&'a str> {
 fn announce(require: &Require, steps: &[Vec<&str>]) {
     for recipe in servers::ALL {
         eprintln!("xtask: {} {}", recipe.name, intent(recipe, require));
+    }
+    for peer in servers::PEERS {
+        let state =
+            if peer.python().is_some() { "is installed" } else { "is missing: will install it" };
+        eprintln!("xtask: {} {state}", peer.name);
     }
     for step in steps {
         eprintln!("xtask: cargo {}", step.join(" "));

@@ -46,7 +46,7 @@ pub fn install_missing(recipes: &[Recipe]) -> Vec<Unavailable> {
     }
     let apt = Apt::open();
     let install = |recipe: &Recipe| match &apt {
-        Ok(apt) => apt.install(recipe),
+        Ok(apt) => apt.install(recipe.packages, || recipe.is_installed()),
         Err(error) => bail!("{error:#}"),
     };
     missing
@@ -62,7 +62,7 @@ fn unavailable(recipe: &Recipe, error: &anyhow::Error) -> Unavailable {
 }
 
 /// The right to install packages, held by one program at a time.
-struct Apt {
+pub(crate) struct Apt {
     updated: OnceCell<Result<(), String>>,
     _policy: Option<Policy>,
     /// Dropped last: whoever comes next must not see our policy and take it for the machine's.
@@ -70,7 +70,7 @@ struct Apt {
 }
 
 impl Apt {
-    fn open() -> Result<Self> {
+    pub(crate) fn open() -> Result<Self> {
         check_permitted(geteuid().is_root(), program::find("apt-get", &[]).is_some())?;
         let lock = File::options().create(true).append(true).open(LOCK_FILE)?;
         lock.lock().with_context(|| format!("{LOCK_FILE} cannot be locked"))?;
@@ -79,25 +79,21 @@ impl Apt {
         Ok(Self { updated: OnceCell::new(), _policy: policy, _lock: lock })
     }
 
-    /// Each recipe on its own, so that one unknown package does not cost the others.
-    fn install(&self, recipe: &Recipe) -> Result<()> {
-        if recipe.is_installed() {
+    /// What is needed for one purpose on its own, so that one unknown package does not cost the others.
+    pub(crate) fn install(&self, packages: &[&str], is_there: impl Fn() -> bool) -> Result<()> {
+        if is_there() {
             // Another program did it while we waited for the lock.
             return Ok(());
         }
         // Old package lists may do as well, so a failure here counts only together with the next.
         let updated =
             self.updated.get_or_init(|| apt_get(&["update"]).map_err(|error| format!("{error:#}")));
-        let arguments = [&["install", "--no-install-recommends"], recipe.packages].concat();
+        let arguments = [&["install", "--no-install-recommends"], packages].concat();
         if let Err(error) = apt_get(&arguments) {
             let before = updated.as_ref().err().map(|error| format!("; before that, {error}"));
             bail!("{error:#}{}", before.unwrap_or_default());
         }
-        ensure!(
-            recipe.is_installed(),
-            "the packages {} did not bring it",
-            recipe.packages.join(", ")
-        );
+        ensure!(is_there(), "the packages {} did not bring it", packages.join(", "));
         Ok(())
     }
 }

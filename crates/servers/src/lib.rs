@@ -24,6 +24,7 @@
 mod detached;
 mod install;
 mod node;
+mod peer;
 mod poll;
 mod ports;
 mod procfs;
@@ -37,6 +38,7 @@ mod spawn;
 pub use detached::{Detached, Mark};
 pub use install::{Unavailable, install_missing};
 pub use node::Node;
+pub use peer::{PEERS, Peer, REDIS_PY, install_peers};
 pub use recipe::{Probe, Process, Recipe, Site};
 pub use redis::{REDIS, REDIS_CLUSTER, REDIS_DURABLE, REDIS_SENTINEL, REDLOCK};
 pub use require::Require;

@@ -26,9 +26,19 @@ pub struct Taker {
 impl Taker {
     /// Starts a taker that is connected to the world's data, with these times for its locks.
     pub async fn start(w: &World, ttl: Duration, lock_delay: Duration) -> Self {
-        let mut child = Command::new(w.taker())
-            .arg(w.url())
-            .args([ttl, lock_delay].map(|time| time.as_millis().to_string()))
+        Self::at(w.taker(), w.url(), ttl, lock_delay).await
+    }
+
+    /// Starts this taker program, connected to this URL.
+    pub async fn at(program: &Path, url: &str, ttl: Duration, lock_delay: Duration) -> Self {
+        let mut command = Command::new(program);
+        command.arg(url).args([ttl, lock_delay].map(|time| time.as_millis().to_string()));
+        Self::spawn(command).await
+    }
+
+    /// Starts any program that says `ready` and then does as it is told, line by line.
+    pub async fn spawn(mut command: Command) -> Self {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

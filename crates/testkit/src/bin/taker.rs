@@ -9,6 +9,7 @@
 //! | `release` | `released`, or `lost WHY` |
 //! | `append PATH VALUE` | `appended true` or `appended false`, with the last grant's fence |
 //! | `count NAME PATH TIMES` | `counted` after so many rounds of take, read, write, release |
+//! | `sign NAME PATH TIMES MARK` | `signed` after so many such rounds, each of which adds the mark |
 //! | `drop` | nothing: the guard is dropped |
 //!
 //! It says `ready` first, and `lost WHY` when a lock is lost. It ends with its input.
@@ -80,6 +81,9 @@ impl Taker {
             ["release"] => self.release().await,
             ["append", path, value] => self.append(Path::new(path), value),
             ["count", name, path, times] => self.count(name, Path::new(path), times.parse()?).await,
+            ["sign", name, path, times, mark] => {
+                self.sign(name, Path::new(path), times.parse()?, mark).await
+            }
             ["drop"] => {
                 self.guard = None;
                 Ok(())
@@ -134,6 +138,22 @@ impl Taker {
             guard.release().await?;
         }
         println!("counted");
+        Ok(())
+    }
+
+    /// As `count`, but who was there can be seen afterwards, and in which order. Contends, as those do
+    /// who know no lines.
+    async fn sign(&self, name: &str, path: &Path, times: u32, mark: &str) -> Result<()> {
+        for _ in 0..times {
+            let guard = self.keeper.lock(name).unfair().await?;
+            let signed = std::fs::read_to_string(path)?;
+            tokio::task::yield_now().await;
+            std::fs::write(path, signed + mark)?;
+            guard.release().await?;
+            // Time for the others: without a line, the last one is often the next.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        println!("signed");
         Ok(())
     }
 }

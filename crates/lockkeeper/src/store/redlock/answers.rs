@@ -71,22 +71,39 @@ pub(super) fn yes_or_no(answer: Value) -> StoreResult<Vote> {
 pub(super) fn shown(answer: Value) -> StoreResult<Option<Shown>> {
     let mut parts = Parts::of(answer)?;
     let Ok(value) = parts.bytes() else { return Ok(None) };
-    let ours = ours(&value);
-    let id = ours.unwrap_or_else(|| stand_in(&value));
-    let fence = Some(parts.fence()?);
+    let fence = parts.fence()?;
     let (owner, note) = (unpack(&parts.text()?), parts.bytes()?);
-    let note = if ours.is_none() { value } else { note };
+    // Only plain strings are without a fence, and only they can be of others.
+    let (id, note) = match fence {
+        0 => (ticket_of(&value), if ours(&value).is_some() { note } else { value }),
+        _ => (parse(&value).ok_or_else(|| nonsense(&Value::Nil))?, note),
+    };
     let (edit, held_for, ends_in) = (parts.fence()?, parts.duration()?, parts.duration()?);
-    let (mode, granted_ago) = (Mode::Exclusive, Some(held_for));
+    let (mode, fence, granted_ago) = (Mode::Exclusive, Some(fence), Some(held_for));
     let ticket =
         Ticket { id, mode, fence, owner, note, entered_ago: held_for, granted_ago, ends_in };
     Ok(Some(Shown { ticket, edit }))
 }
 
-/// Our own tickets: an id, and in plain strings the session after a dot.
+/// The plain string of a name, if there is one.
+pub(super) fn value(answer: Value) -> StoreResult<Option<Vec<u8>>> {
+    Ok(Parts::of(answer)?.bytes().ok())
+}
+
+/// The ticket that a plain string stands for.
+pub(super) fn ticket_of(value: &[u8]) -> TicketId {
+    ours(value).unwrap_or_else(|| stand_in(value))
+}
+
+/// The ticket in a plain string of ours, which has the session after a dot. Without it the string is
+/// another's, whatever it looks like: redis-py's are as long as our ids, and as random.
 fn ours(value: &[u8]) -> Option<TicketId> {
-    let text = std::str::from_utf8(value).ok()?;
-    text.split_once('.').map_or(text, |(ticket, _)| ticket).parse().ok()
+    let dot = value.len().checked_sub(33).filter(|at| value[*at] == b'.')?;
+    value[dot + 1..].iter().all(u8::is_ascii_hexdigit).then(|| parse(&value[..dot]))?
+}
+
+fn parse(value: &[u8]) -> Option<TicketId> {
+    std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 /// An id for the value of another library's lock, the same whenever it is seen.
@@ -104,9 +121,12 @@ mod tests {
     #[test]
     fn the_values_of_others_have_ids_of_their_own() {
         let ticket = TicketId::random();
-        assert_eq!(ours(format!("{ticket}.0123").as_bytes()), Some(ticket));
-        assert_eq!(ours(ticket.to_string().as_bytes()), Some(ticket));
-        assert_eq!(ours(b"f7c2"), None);
+        let session = "0123456789abcdef0123456789abcdef";
+        assert_eq!(ours(format!("{ticket}.{session}").as_bytes()), Some(ticket));
+        for others in ["f7c2", "", session, &ticket.to_string(), &format!("{ticket}.0123")] {
+            assert_eq!(ours(others.as_bytes()), None, "{others}");
+        }
+        assert_eq!(ours(format!("\u{fc}{ticket}.{session}").as_bytes()), None);
         assert_eq!(stand_in(b"f7c2"), stand_in(b"f7c2"));
         assert_ne!(stand_in(b"f7c2"), stand_in(b"f7c3"));
     }

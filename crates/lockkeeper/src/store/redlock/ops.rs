@@ -5,7 +5,7 @@ use super::{
     answers::{self, Shown},
     book::{Admission, Held, Life},
     decide::{Verdict, Vote, propose, raise},
-    nodes::{Answers, Ballot, Call, shortage},
+    nodes::{Answers, Ballot, Call, most_answered, shortage},
     scripts::Flavour,
 };
 use crate::{
@@ -281,8 +281,25 @@ impl Redlock {
 
     pub(super) async fn take_from(&self, name: &Name, ticket: TicketId) -> StoreResult<bool> {
         let mut script = self.scripts.evict.prepare_invoke();
-        script.key(self.key(name)).key(self.index()).arg(ticket.to_string()).arg(name.as_str());
+        script.key(self.key(name)).key(self.index());
+        match self.flavour {
+            Flavour::Fenced => script.arg(ticket.to_string()),
+            Flavour::Plain => match self.value_of(name, ticket).await? {
+                Some(value) => script.arg(value),
+                None => return Ok(false),
+            },
+        };
+        script.arg(name.as_str());
         Ok(self.nodes.tell(PATIENCE, script, answers::flag).await?.contains(&true))
+    }
+
+    /// The plain string that a ticket stands for. Other libraries know nothing of tickets, so only the
+    /// string that is there can say.
+    async fn value_of(&self, name: &Name, ticket: TicketId) -> StoreResult<Option<Vec<u8>>> {
+        let mut script = self.scripts.show.prepare_invoke();
+        script.key(self.key(name));
+        let values = self.nodes.read(PATIENCE, script, answers::value, most_answered).await?;
+        Ok(values.into_iter().flatten().find(|value| answers::ticket_of(value) == ticket))
     }
 
     /// Does a majority of the nodes hold this grant?

@@ -1,0 +1,317 @@
+//! Plain string locks (`?compat=string`) in the company of the real redis-py: each keeps the other out,
+//! and nobody ends or prolongs what is not theirs.
+
+use anyhow::{Context as _, Result, ensure};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use lockkeeper::{Keeper, Loss};
+use servers::{REDIS, REDIS_PY, Require, Running};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+use testkit::{
+    taker::Taker,
+    world::{eventually, soon},
+};
+use tokio::{process::Command, runtime::Runtime};
+
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(60);
+/// Of locks whose end is awaited.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// What a test body is: it has the server, and a name that nobody else uses.
+type Body = fn(&Company) -> Result<()>;
+
+macro_rules! cases {
+    ($($case:ident),* $(,)?) => {
+        [$((stringify!($case), (|company: &Company| run($case(company))) as Body)),*]
+    };
+}
+
+/// Without the usual harness, which has no way to say at run time that a test could not be run.
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let cases = cases![
+        ours_keeps_theirs_out_until_it_is_released,
+        theirs_keeps_ours_out_until_it_is_released,
+        theirs_gives_way_to_ours_when_it_expires,
+        ours_gives_way_to_theirs_when_its_process_is_killed,
+        both_together_lose_no_update,
+        theirs_can_be_prolonged_while_it_is_theirs,
+        ours_is_neither_released_nor_prolonged_by_theirs,
+        theirs_is_neither_released_nor_prolonged_by_ours,
+        theirs_can_be_seen_and_evicted,
+        a_value_of_any_bytes_and_without_an_end_is_respected,
+    ];
+    let missing = missing();
+    let server = Arc::new(OnceLock::new());
+    let trials = cases.map(|(name, body)| {
+        let (missing, server) = (missing.clone(), Arc::clone(&server));
+        Trial::ignorable_test(name, move || trial(missing, &server, body))
+    });
+    libtest_mimic::run(&arguments, trials.into()).exit_code()
+}
+
+/// What cannot be had here, by the name under which it may be required.
+fn missing() -> Option<(&'static str, String)> {
+    if let Some(program) = REDIS.first_missing() {
+        return Some((REDIS.name, format!("{program} is not installed")));
+    }
+    let missing = servers::install_peers(&[REDIS_PY]).pop()?;
+    Some((missing.store, missing.to_string()))
+}
+
+type Server = OnceLock<Result<Running, String>>;
+
+fn trial(
+    missing: Option<(&str, String)>,
+    server: &Server,
+    body: Body,
+) -> Result<Completion, Failed> {
+    match missing {
+        Some((name, reason)) if Require::from_env().wants(name) => Err(reason.into()),
+        Some((_, reason)) => Ok(Completion::ignored_with(reason)),
+        None => {
+            body(&Company::meet(server)?)?;
+            Ok(Completion::Completed)
+        }
+    }
+}
+
+fn run(body: impl Future<Output = Result<()>>) -> Result<()> {
+    Runtime::new()?.block_on(body)
+}
+
+/// One server, a name in it, and those who want it.
+struct Company {
+    url: String,
+    python: PathBuf,
+    name: String,
+}
+
+impl Company {
+    fn meet(server: &Server) -> Result<Self> {
+        let server = server.get_or_init(|| REDIS.start().map_err(|e| format!("{e:#}")));
+        let server = server.as_ref().map_err(|e| anyhow::anyhow!("{e}"))?;
+        let python = REDIS_PY.python().context("it was installed a moment ago")?;
+        let name = format!("company/{:016x}", rand::random::<u64>());
+        Ok(Self { url: server.url().to_owned(), python, name })
+    }
+
+    /// A process of theirs; without a time to live its locks have no end.
+    async fn theirs(&self, ttl: Option<Duration>) -> Taker {
+        let mut command = Command::new(&self.python);
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/redis_py.py"));
+        command.arg(&self.url).arg(ttl.unwrap_or_default().as_millis().to_string());
+        Taker::spawn(command).await
+    }
+
+    fn our_url(&self) -> String {
+        format!("{}?compat=string", self.url)
+    }
+
+    async fn keeper(&self, ttl: Duration) -> Result<Keeper> {
+        Ok(Keeper::builder().ttl(ttl).connect(&self.our_url()).await?)
+    }
+
+    /// A process of ours.
+    async fn ours(&self, ttl: Duration) -> Taker {
+        let program = Path::new(env!("CARGO_BIN_EXE_taker"));
+        Taker::at(program, &self.our_url(), ttl, Duration::ZERO).await
+    }
+
+    /// A command as somebody would give it by hand.
+    async fn by_hand<T: redis::FromRedisValue>(&self, words: &[&[u8]]) -> Result<T> {
+        let client = redis::Client::open(self.url.as_str())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut command = redis::cmd(std::str::from_utf8(words[0])?);
+        Ok(command.arg(&words[1..]).query_async(&mut connection).await?)
+    }
+
+    /// For how long the lock lasts; `None` if it is not there or has no end.
+    async fn remaining(&self) -> Result<Option<Duration>> {
+        let ms: i64 = self.by_hand(&[b"PTTL", self.name.as_bytes()]).await?;
+        Ok(u64::try_from(ms).ok().map(Duration::from_millis))
+    }
+
+    /// Ends the lock, whoever has it.
+    async fn remove(&self) -> Result<()> {
+        let removed: u64 = self.by_hand(&[b"DEL", self.name.as_bytes()]).await?;
+        ensure!(removed == 1, "nothing was there");
+        Ok(())
+    }
+}
+
+async fn say(taker: &mut Taker, command: &str, answer: &str) {
+    let (word, rest) = answer.split_once(' ').unwrap_or((answer, ""));
+    taker.tell(command).await;
+    assert_eq!(taker.expect(word).await, rest, "the answer to {command}");
+}
+
+async fn ours_keeps_theirs_out_until_it_is_released(c: &Company) -> Result<()> {
+    let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(Some(LONG)).await);
+    let guard = keeper.lock(&c.name).try_now().await?.context("free")?;
+    say(&mut theirs, &format!("try {}", c.name), "busy").await;
+    theirs.tell(&format!("take {}", c.name)).await;
+    assert!(guard.is_held());
+    guard.release().await?;
+    theirs.expect("granted").await;
+    assert!(keeper.lock(&c.name).try_now().await?.is_none());
+    Ok(())
+}
+
+async fn theirs_keeps_ours_out_until_it_is_released(c: &Company) -> Result<()> {
+    let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(Some(LONG)).await);
+    say(&mut theirs, &format!("try {}", c.name), "granted").await;
+    assert!(keeper.lock(&c.name).try_now().await?.is_none());
+    let waiter = tokio::spawn(keeper.lock(&c.name).unfair().into_future());
+    say(&mut theirs, "owned", "owned True").await;
+    assert!(!waiter.is_finished());
+    say(&mut theirs, "release", "done").await;
+    let guard = soon("our turn", waiter).await??;
+    say(&mut theirs, &format!("try {}", c.name), "busy").await;
+    guard.release().await?;
+    Ok(())
+}
+
+/// Their process ends without a word, while ours waits.
+async fn theirs_gives_way_to_ours_when_it_expires(c: &Company) -> Result<()> {
+    let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(Some(SHORT)).await);
+    say(&mut theirs, &format!("try {}", c.name), "granted").await;
+    let waiter = tokio::spawn(keeper.lock(&c.name).unfair().into_future());
+    theirs.signal(nix::sys::signal::Signal::SIGKILL);
+    theirs.gone().await;
+    soon("our turn", waiter).await??.release().await?;
+    Ok(())
+}
+
+async fn ours_gives_way_to_theirs_when_its_process_is_killed(c: &Company) -> Result<()> {
+    let (mut ours, mut theirs) = (c.ours(SHORT).await, c.theirs(Some(LONG)).await);
+    ours.tell(&format!("try {}", c.name)).await;
+    ours.expect("granted").await;
+    say(&mut theirs, &format!("try {}", c.name), "busy").await;
+    theirs.tell(&format!("take {}", c.name)).await;
+    ours.signal(nix::sys::signal::Signal::SIGKILL);
+    theirs.expect("granted").await;
+    ours.gone().await;
+    Ok(())
+}
+
+/// Four processes add their marks to a file that checks nothing. Nobody stands in a line, so they go on
+/// until both sides are seen to have taken turns.
+async fn both_together_lose_no_update(c: &Company) -> Result<()> {
+    const ROUNDS: usize = 25;
+    const TURNS: usize = 10;
+    let file = tempfile::NamedTempFile::new()?;
+    let mut takers = [
+        (c.ours(LONG).await, 'a'),
+        (c.ours(LONG).await, 'b'),
+        (c.theirs(Some(LONG)).await, 'Y'),
+        (c.theirs(Some(LONG)).await, 'Z'),
+    ];
+    let (mut due, mut turns) = (0, 0);
+    eventually("both sides take turns", async || {
+        for (taker, mark) in &mut takers {
+            let path = file.path().display();
+            taker.tell(&format!("sign {} {path} {ROUNDS} {mark}", c.name)).await;
+        }
+        for (taker, _) in &mut takers {
+            taker.expect("signed").await;
+        }
+        due += ROUNDS * takers.len();
+        let signed = std::fs::read_to_string(file.path()).expect("it is there");
+        assert_eq!(signed.len(), due, "an update was lost: {signed}");
+        let ours: Vec<bool> = signed.chars().map(char::is_lowercase).collect();
+        turns = ours.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        turns >= TURNS
+    })
+    .await;
+    Ok(())
+}
+
+async fn theirs_can_be_prolonged_while_it_is_theirs(c: &Company) -> Result<()> {
+    let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(Some(LONG / 2)).await);
+    say(&mut theirs, &format!("try {}", c.name), "granted").await;
+    assert!(keeper.lock(&c.name).try_now().await?.is_none());
+    say(&mut theirs, "owned", "owned True").await;
+    say(&mut theirs, "extend", "done").await;
+    ensure!(c.remaining().await?.is_some_and(|left| left > LONG / 2), "it is longer now");
+    say(&mut theirs, "reacquire", "done").await;
+    ensure!(c.remaining().await?.is_some_and(|left| left <= LONG / 2), "as long as at first");
+    assert!(keeper.lock(&c.name).try_now().await?.is_none());
+    say(&mut theirs, "release", "done").await;
+    keeper.lock(&c.name).try_now().await?.context("free")?.release().await?;
+    Ok(())
+}
+
+/// They come back to a lock that was theirs and is ours now.
+async fn ours_is_neither_released_nor_prolonged_by_theirs(c: &Company) -> Result<()> {
+    let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(Some(LONG)).await);
+    say(&mut theirs, &format!("try {}", c.name), "granted").await;
+    c.remove().await?;
+    let guard = keeper.lock(&c.name).try_now().await?.context("free")?;
+    say(&mut theirs, "owned", "owned False").await;
+    for action in ["extend", "reacquire", "release"] {
+        say(&mut theirs, action, "refused LockNotOwnedError").await;
+    }
+    guard.extend(LONG / 2).await?;
+    assert!(guard.is_held() && keeper.check(&guard.sequencer()).await?);
+    guard.release().await?;
+    Ok(())
+}
+
+/// We come back to a lock that was ours and is theirs now: the next renewal sees it, and leaves it alone.
+async fn theirs_is_neither_released_nor_prolonged_by_ours(c: &Company) -> Result<()> {
+    let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(Some(LONG / 2)).await);
+    let (seen, unseen) =
+        (keeper.lock(&c.name).try_now().await?.context("free")?, c.keeper(LONG).await?);
+    c.remove().await?;
+    let released = unseen.lock(&c.name).try_now().await?.context("free")?;
+    c.remove().await?;
+    say(&mut theirs, &format!("try {}", c.name), "granted").await;
+    // One does not know it yet when it is released, the other learns it from its renewal.
+    let _ = released.release().await;
+    let _ = seen.extend(LONG / 2).await;
+    assert_eq!(soon("the loss", seen.lost()).await, Loss::Evicted);
+    let _ = seen.release().await;
+    say(&mut theirs, "owned", "owned True").await;
+    ensure!(c.remaining().await?.is_some_and(|left| left <= LONG / 2), "not a moment longer");
+    say(&mut theirs, "release", "done").await;
+    Ok(())
+}
+
+async fn theirs_can_be_seen_and_evicted(c: &Company) -> Result<()> {
+    let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(None).await);
+    say(&mut theirs, &format!("try {}", c.name), "granted").await;
+    let line = keeper.look_at(&c.name).await?.context("a line")?;
+    let ticket = line.tickets[0].id;
+    let value: Vec<u8> = c.by_hand(&[b"GET", c.name.as_bytes()]).await?;
+    assert_eq!(line.tickets[0].note, value, "all that is known of them");
+    assert!(keeper.evict(&c.name, ticket).await?, "one without an end would stay for ever");
+    assert!(!keeper.evict(&c.name, ticket).await?, "once");
+    let guard = keeper.lock(&c.name).try_now().await?.context("free at once")?;
+    assert!(!keeper.evict(&c.name, ticket).await?, "it was not for the next one");
+    say(&mut theirs, "release", "refused LockNotOwnedError").await;
+    guard.release().await?;
+    Ok(())
+}
+
+async fn a_value_of_any_bytes_and_without_an_end_is_respected(c: &Company) -> Result<()> {
+    let keeper = c.keeper(LONG).await?;
+    for value in [&b"\xff\x00\r\n \xfe."[..], b"", b"lkt1.x"] {
+        let () = c.by_hand(&[b"SET", c.name.as_bytes(), value, b"NX"]).await?;
+        assert!(keeper.lock(&c.name).try_now().await?.is_none());
+        let line = keeper.look_at(&c.name).await?.context("a line")?;
+        assert_eq!(line.tickets[0].note, value);
+        let waiter = tokio::spawn(keeper.lock(&c.name).unfair().into_future());
+        assert_eq!(c.remaining().await?, None, "it stays without an end");
+        let there: Vec<u8> = c.by_hand(&[b"GET", c.name.as_bytes()]).await?;
+        assert_eq!(there, value);
+        c.remove().await?;
+        soon("our turn", waiter).await??.release().await?;
+    }
+    Ok(())
+}
