@@ -66,6 +66,14 @@ impl Taker {
         rest.to_owned()
     }
 
+    /// Waits for its next line, whatever it is.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn line(&mut self) -> String {
+        self.from.next_line().await.expect("a line").unwrap_or_else(|| "its end".to_owned())
+    }
+
     /// Waits in line, and returns the fence of the grant.
     pub async fn take(&mut self, name: &str) -> u64 {
         self.tell(&format!("take {name}")).await;

@@ -3,8 +3,11 @@
 
 use lockkeeper::{Guard, Health, Keeper, Loss};
 use servers::{Recipe, Require, Running};
-use std::{collections::HashMap, time::Duration};
-use testkit::world::{eventually, soon};
+use std::{collections::HashMap, future::poll_fn, path::Path, task::Poll, time::Duration};
+use testkit::{
+    taker::Taker,
+    world::{eventually, soon},
+};
 use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(2);
@@ -58,6 +61,20 @@ impl Witness {
         text.lines().filter_map(call).collect()
     }
 
+    /// How many connections the server has.
+    async fn clients(&mut self) -> usize {
+        let mut list = redis::cmd("CLIENT");
+        let list: String = list.arg("LIST").query_async(&mut self.0).await.expect("an answer");
+        list.lines().count()
+    }
+
+    /// Scripts sent by clients, and messages sent by scripts.
+    async fn scripts_and_messages(&mut self) -> (u64, u64) {
+        let calls = self.calls().await;
+        let of = |command: &str| calls.get(command).copied().unwrap_or(0);
+        (of("evalsha") + of("eval"), of("publish"))
+    }
+
     async fn count(&mut self, command: &str) -> u64 {
         self.calls().await.get(command).copied().unwrap_or(0)
     }
@@ -80,9 +97,7 @@ async fn cost<F: Future<Output = ()>>(
     for _ in 0..10 {
         witness.command(&["CONFIG", "RESETSTAT"]).await;
         work().await;
-        let calls = witness.calls().await;
-        let of = |command: &str| calls.get(command).copied().unwrap_or(0);
-        least = least.min((of("evalsha") + of("eval"), of("publish")));
+        least = least.min(witness.scripts_and_messages().await);
     }
     least
 }
@@ -103,59 +118,103 @@ async fn an_uncontended_lock_and_its_release_are_two_commands() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_over_is_one_script_and_one_message() {
     let Some(server) = start(servers::REDIS) else { return };
-    let mut witness = Witness::of(&server).await;
-    for waiters in [8, 80] {
-        let holder = keeper(&server).await;
-        let name = format!("with {waiters}");
-        let mut held = holder.lock(&name).await.expect("free");
-        let mut line = Vec::new();
-        for at in 0..waiters {
-            let waiter = keeper(&server).await;
-            let lock = waiter.lock(&name);
-            line.push((tokio::spawn(lock.into_future()), waiter));
-            eventually("it stands in line", async || {
-                holder
-                    .look_at(&name)
-                    .await
-                    .is_ok_and(|l| l.is_some_and(|l| l.tickets.len() == at + 2))
-            })
-            .await;
-        }
-        let mut least = (u64::MAX, u64::MAX);
-        for (next, _keeper) in line.iter_mut().take(8) {
+    let (holder, mut witness) = (keeper(&server).await, Witness::of(&server).await);
+    for waiters in [8, 80, 800] {
+        let name = format!("with-{waiters}");
+        let mut held = Some(holder.lock(&name).await.expect("free"));
+        let mut crowd = crowd(&server, &name, waiters / PROCESSES).await;
+        eventually("all stand in line", async || {
+            holder.look_at(&name).await.is_ok_and(|l| l.is_some_and(|l| l.tickets.len() > waiters))
+        })
+        .await;
+        let (mut at, mut least) = (0, (u64::MAX, u64::MAX));
+        for _ in 0..8 {
             witness.command(&["CONFIG", "RESETSTAT"]).await;
-            held.release().await.expect("released");
-            held = soon("the grant", next).await.expect("no panic").expect("granted");
-            let calls = witness.calls().await;
-            let of = |command: &str| calls.get(command).copied().unwrap_or(0);
-            least = least.min((of("evalsha"), of("publish")));
+            match held.take() {
+                Some(guard) => guard.release().await.expect("released"),
+                None => crowd[at].tell("release").await,
+            }
+            at = soon("the next grant", granted(&mut crowd)).await;
+            least = least.min(witness.scripts_and_messages().await);
         }
         assert_eq!(least, (1, 1), "scripts and messages with {waiters} waiters");
-        drop(line);
-        holder.close().await;
+    }
+    holder.close().await;
+}
+
+/// In how many processes a crowd waits.
+const PROCESSES: usize = 8;
+
+/// Processes with so many waiters each.
+async fn crowd(server: &Running, name: &str, each: usize) -> Vec<Taker> {
+    let program = Path::new(env!("CARGO_BIN_EXE_taker"));
+    let mut crowd = Vec::new();
+    for _ in 0..PROCESSES {
+        let ttl = Duration::from_secs(60);
+        let mut taker = Taker::at(program, server.url(), ttl, Duration::ZERO).await;
+        taker.tell(&format!("crowd {name} {each}")).await;
+        crowd.push(taker);
+    }
+    crowd
+}
+
+/// Waits until the lock is granted in any process; says in which.
+async fn granted(crowd: &mut [Taker]) -> usize {
+    loop {
+        let mut lines: Vec<_> = crowd.iter_mut().map(|taker| Box::pin(taker.line())).collect();
+        let line = poll_fn(|cx| {
+            for (at, line) in lines.iter_mut().enumerate() {
+                if let Poll::Ready(line) = line.as_mut().poll(cx) {
+                    return Poll::Ready((at, line));
+                }
+            }
+            Poll::Pending
+        });
+        match line.await {
+            (at, line) if line.starts_with("granted") => return at,
+            (_, line) => assert_eq!(line, "released"),
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_locks_are_one_renewal() {
+async fn ten_thousand_locks_are_one_renewal() {
+    const PERIOD: Duration = Duration::from_secs(3);
     let Some(server) = start(servers::REDIS) else { return };
-    let (keeper, mut witness) = (keeper(&server).await, Witness::of(&server).await);
+    let keeper = Keeper::builder().ttl(PERIOD * 3).connect(server.url()).await.expect("an answer");
+    let mut witness = Witness::of(&server).await;
     let mut guards = Vec::new();
-    for i in 0..1_000 {
+    for i in 0..10_000 {
         guards.push(keeper.lock(format!("name {i}")).await.expect("free"));
     }
-    // The first renewal is followed by one poll that compares all tickets; after that only renewals
-    // are left. Between the first and the third of them lie two periods.
-    let mut longest = Duration::ZERO;
-    for _ in 0..3 {
-        witness.command(&["CONFIG", "RESETSTAT"]).await;
-        let began = std::time::Instant::now();
-        eventually("three renewals", async || witness.count("evalsha").await >= 3).await;
-        longest = longest.max(began.elapsed());
+    // The first renewal is followed by a poll that compares all tickets; after that only renewals are
+    // left. From the first of ten to the last, nine periods pass.
+    witness.command(&["CONFIG", "RESETSTAT"]).await;
+    eventually("two renewals", async || witness.count("evalsha").await >= 3).await;
+    witness.command(&["CONFIG", "RESETSTAT"]).await;
+    let began = std::time::Instant::now();
+    for n in 1..=10 {
+        eventually("a renewal", async || witness.count("evalsha").await >= n).await;
     }
-    assert!(longest > TTL / 3 * 2 - TTL / 10, "three renewals within {longest:?}");
+    let took = began.elapsed();
+    assert!(took > PERIOD * 9 - PERIOD / 3, "ten renewals within {took:?}");
     assert!(guards.iter().all(Guard::is_held));
     keeper.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keeper_that_is_gone_has_no_connection() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let mut witness = Witness::of(&server).await;
+    for closed in [true, false] {
+        let keeper = keeper(&server).await;
+        keeper.lock("a").await.expect("free").release().await.expect("released");
+        if closed {
+            keeper.close().await;
+        }
+        drop(keeper);
+        eventually("only the witness is left", async || witness.clients().await == 1).await;
+    }
 }
 
 /// The locks are gone while their holder believes; it learns that with its next renewal, and fences

@@ -10,6 +10,7 @@
 //! | `append PATH VALUE` | `appended true` or `appended false`, with the last grant's fence |
 //! | `count NAME PATH TIMES` | `counted` after so many rounds of take, read, write, release |
 //! | `sign NAME PATH TIMES MARK` | `signed` after so many such rounds, each of which adds the mark |
+//! | `crowd NAME SIZE` | `granted FENCE` whenever it is the turn of one of so many keepers |
 //! | `drop` | nothing: the guard is dropped |
 //!
 //! It says `ready` first, and `lost WHY` when a lock is lost. It ends with its input.
@@ -18,7 +19,7 @@ use anyhow::{Context as _, Result, bail};
 use lockkeeper::{Acquire, Guard, Keeper, Loss};
 use std::{env, io::BufRead as _, path::Path, thread, time::Duration};
 use testkit::ledger;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinSet};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
@@ -27,8 +28,10 @@ async fn main() -> Result<()> {
         bail!("usage: taker URL TTL_MS LOCK_DELAY_MS");
     };
     let ms = |text: &str| anyhow::Ok(Duration::from_millis(text.parse()?));
-    let builder = Keeper::builder().ttl(ms(ttl)?).lock_delay(ms(lock_delay)?);
-    let mut taker = Taker { keeper: builder.connect(url).await?, guard: None, fence: 0 };
+    let door = Door { url: url.clone(), ttl: ms(ttl)?, lock_delay: ms(lock_delay)? };
+    let keeper = door.keeper().await?;
+    let (crowd, keepers) = (JoinSet::new(), Vec::new());
+    let mut taker = Taker { door, keeper, crowd, keepers, guard: None, fence: 0 };
     let mut commands = commands();
     println!("ready");
     loop {
@@ -37,11 +40,26 @@ async fn main() -> Result<()> {
                 Some(command) => taker.obey(&command).await.context(command)?,
                 None => return Ok(()),
             },
+            Some(guard) = taker.crowd.join_next() => taker.granted(guard??),
             why = lost(taker.guard.as_ref()) => {
                 println!("lost {}", why.word());
                 taker.guard = None;
             }
         }
+    }
+}
+
+/// How to come to the store.
+struct Door {
+    url: String,
+    ttl: Duration,
+    lock_delay: Duration,
+}
+
+impl Door {
+    async fn keeper(&self) -> Result<Keeper> {
+        let builder = Keeper::builder().ttl(self.ttl).lock_delay(self.lock_delay);
+        Ok(builder.connect(&self.url).await?)
     }
 }
 
@@ -66,7 +84,11 @@ async fn lost(guard: Option<&Guard>) -> Loss {
 }
 
 struct Taker {
+    door: Door,
     keeper: Keeper,
+    crowd: JoinSet<lockkeeper::Result<Guard>>,
+    /// Those of the crowd: a keeper that nobody has any more closes its session.
+    keepers: Vec<Keeper>,
     guard: Option<Guard>,
     fence: u64,
 }
@@ -84,6 +106,7 @@ impl Taker {
             ["sign", name, path, times, mark] => {
                 self.sign(name, Path::new(path), times.parse()?, mark).await
             }
+            ["crowd", name, size] => self.crowd(name, size.parse()?).await,
             ["drop"] => {
                 self.guard = None;
                 Ok(())
@@ -138,6 +161,16 @@ impl Taker {
             guard.release().await?;
         }
         println!("counted");
+        Ok(())
+    }
+
+    /// The waiters of one keeper share a place in a line, so each of these has a keeper of its own.
+    async fn crowd(&mut self, name: &str, size: u32) -> Result<()> {
+        for _ in 0..size {
+            let keeper = self.door.keeper().await?;
+            self.crowd.spawn(keeper.lock(name).into_future());
+            self.keepers.push(keeper);
+        }
         Ok(())
     }
 
