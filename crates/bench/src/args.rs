@@ -4,7 +4,7 @@ use crate::{
     benches::{self, Bench},
     child::Role,
 };
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use std::{path::PathBuf, time::Duration};
 
 /// Benchmarks of lockkeeper beside the bare floors of its stores
@@ -23,9 +23,10 @@ pub(crate) struct Args {
     /// How many rounds that time is divided into
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Run everything, children too, on one core
-    #[arg(long)]
-    pin: bool,
+    /// Run everything, children and server too, on one core; or the server apart, on a core of its
+    /// own, and everything else together on another one
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "one")]
+    pin: Option<Pin>,
     /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
@@ -40,6 +41,13 @@ pub(crate) struct Args {
     folder: Option<PathBuf>,
     #[command(subcommand)]
     role: Option<Roles>,
+}
+
+/// Which cores are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Pin {
+    One,
+    Apart,
 }
 
 #[derive(Subcommand)]
@@ -68,8 +76,8 @@ pub(crate) struct Plan {
     /// How long each variant runs, all rounds together.
     pub(crate) time: Duration,
     pub(crate) rounds: u32,
-    /// The core that everything runs on.
-    pub(crate) pin: Option<usize>,
+    /// Which cores everything runs on; `None` leaves that to the system.
+    pub(crate) pin: Option<Pin>,
     pub(crate) json: bool,
     pub(crate) quick: bool,
     pub(crate) check: bool,
@@ -92,7 +100,7 @@ impl Args {
             benches: if self.only.is_empty() { all() } else { self.only },
             time: Duration::from_secs_f64(seconds),
             rounds,
-            pin: self.pin.then_some(0),
+            pin: self.pin,
             json: self.json,
             quick: self.quick,
             check: self.check,
@@ -128,6 +136,14 @@ mod tests {
     fn the_arguments_are_consistent() {
         use clap::CommandFactory as _;
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn one_core_is_meant_unless_two_are_said() {
+        let pin = |words: &[&str]| Args::parse_from(words).pin;
+        assert_eq!(pin(&["bench"]), None);
+        assert_eq!(pin(&["bench", "--pin"]), Some(Pin::One));
+        assert_eq!(pin(&["bench", "--pin=apart"]), Some(Pin::Apart));
     }
 
     #[test]

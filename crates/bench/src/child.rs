@@ -4,7 +4,13 @@
 //! two moments that it is told, so it also ends when nobody waits for it any more.
 
 use crate::{
-    benches::{hammer::Hammer, handoff::Runner, handoff::Wake, held::Holder, idle::Idler},
+    benches::{
+        hammer::Hammer,
+        handoff::{Runner, Wake},
+        held::Holder,
+        idle::Idler,
+        redis_handoff::Subscriber,
+    },
     machine::now,
 };
 use anyhow::{Context, Result, ensure};
@@ -26,6 +32,8 @@ pub(crate) enum Role {
     Runner(Runner),
     /// Waits for a bare datagram.
     Wake(Wake),
+    /// Takes messages from a server.
+    Subscriber(Subscriber),
     /// Waits for a lock that nobody releases.
     Idler(Idler),
     /// Holds many locks.
@@ -43,6 +51,7 @@ impl Role {
         match self {
             Self::Runner(role) => role.play(),
             Self::Wake(role) => role.play(),
+            Self::Subscriber(role) => role.play(),
             Self::Idler(role) => role.play(),
             Self::Holder(role) => role.play(),
             Self::Hammer(role) => role.play(),

@@ -1,6 +1,6 @@
 //! Where the figures were measured, and what a process can read about itself.
 
-use crate::args::Plan;
+use crate::args::{Pin, Plan};
 use anyhow::{Context, Result};
 use lockkeeper::clock::{Clock, Moment};
 use nix::{
@@ -16,7 +16,7 @@ pub(crate) struct Machine {
     cores: usize,
     /// Averages over one, five and fifteen minutes. Above zero, others work here too.
     load: String,
-    pinned: Option<usize>,
+    pinned: Option<Pin>,
     file_system: String,
     kernel: String,
     quick: bool,
@@ -44,7 +44,7 @@ impl Machine {
         json!({
             "cores": self.cores,
             "load": self.load,
-            "pinned_to_core": self.pinned,
+            "pinned": self.pinned.map(|pin| format!("{pin:?}").to_lowercase()),
             "file_system": self.file_system,
             "kernel": self.kernel,
             "optimised": !cfg!(debug_assertions),
@@ -58,8 +58,11 @@ impl Machine {
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { cores, load, file_system, kernel, rounds, time, .. } = self;
-        let pinned =
-            self.pinned.map_or("not pinned".into(), |core| format!("pinned to core {core}"));
+        let pinned = match self.pinned {
+            None => "not pinned",
+            Some(Pin::One) => "all pinned to one core",
+            Some(Pin::Apart) => "servers pinned to one core and all else to another",
+        };
         writeln!(f, "{cores} cores, {pinned}, load {load}, {file_system}, Linux {kernel}")?;
         write!(f, "{time:?} per variant in {rounds} interleaved rounds; medians over the rounds")?;
         if cfg!(debug_assertions) {
@@ -85,11 +88,28 @@ fn file_system(folder: &std::path::Path) -> Result<String> {
     Ok(deepest.map_or_else(|| "unknown file system".to_owned(), |(_, kind)| kind))
 }
 
-/// Has this process and its children to come run on one core.
-pub(crate) fn pin(core: usize) -> Result<()> {
+/// The core of a server that stands apart, and the core of everything else.
+pub(crate) const SERVER_CORE: usize = 0;
+const OTHER_CORE: usize = 1;
+
+/// Has this process and its children to come run where they should.
+pub(crate) fn pin(pin: Pin) -> Result<()> {
+    let core = match pin {
+        Pin::One => SERVER_CORE,
+        Pin::Apart => OTHER_CORE,
+    };
+    pin_to(Pid::from_raw(0), core)
+}
+
+/// Has another process run on one core.
+pub(crate) fn pin_process(pid: u32, core: usize) -> Result<()> {
+    pin_to(Pid::from_raw(i32::try_from(pid)?), core)
+}
+
+fn pin_to(pid: Pid, core: usize) -> Result<()> {
     let mut cores = CpuSet::new();
     cores.set(core)?;
-    sched_setaffinity(Pid::from_raw(0), &cores).context("cannot pin to a core")
+    sched_setaffinity(pid, &cores).with_context(|| format!("cannot pin to core {core}"))
 }
 
 /// Now, on a clock that all processes of the machine share.
@@ -105,6 +125,14 @@ pub(crate) fn cpu_time() -> Result<Duration> {
             + Duration::from_micros(t.tv_usec().unsigned_abs())
     };
     Ok(micros(usage.user_time()) + micros(usage.system_time()))
+}
+
+/// The processor time that another process has used on its first thread: a Redis server does all
+/// its work there.
+pub(crate) fn cpu_time_of(pid: u32) -> Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
+    let nanos = stat.split(' ').next().context("the kernel does not count processor time")?;
+    Ok(Duration::from_nanos(nanos.parse()?))
 }
 
 /// The memory of this process that is resident, in KiB.
@@ -126,5 +154,6 @@ mod tests {
         let until = now() + Duration::from_millis(30);
         while now() < until {}
         assert!(cpu_time().unwrap() > before);
+        assert!(cpu_time_of(std::process::id()).is_ok());
     }
 }

@@ -12,8 +12,10 @@ mod flavour;
 mod floor;
 mod machine;
 mod meter;
+mod pair;
 mod report;
 mod rounds;
+mod server;
 mod stats;
 
 use anyhow::{Context, Result};
@@ -50,15 +52,15 @@ fn told(done: Result<bool>) -> ExitCode {
 
 fn list() {
     for bench in benches::ALL {
-        println!("{:8}  {}", bench.name, bench.what);
+        println!("{:13}  {}", bench.name, bench.what);
     }
 }
 
 fn measure(plan: &args::Plan) -> Result<bool> {
-    if let Some(core) = plan.pin {
-        machine::pin(core)?;
-    }
     let before = machine::Machine::look(plan)?;
+    if let Some(pin) = plan.pin {
+        machine::pin(pin)?;
+    }
     if !plan.json {
         println!("{before}");
     }

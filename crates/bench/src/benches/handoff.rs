@@ -1,21 +1,23 @@
 //! Hand-offs: from just before a release in one process to the grant in another.
 //!
-//! Processes take one lock in turn. Each notes when it was granted and when it began to release;
-//! put in the order of their fences, these give one hand-off after the other. A grant counts only
-//! if its process was already waiting when the release before it began.
+//! Takers in several processes take one lock in turn. Each notes when it was granted and when it
+//! began to release; put in order, these give one hand-off after the other. A grant counts only if
+//! its taker was already waiting when the release before it began.
 
 use crate::{
     args::Plan,
-    child::{self, Child, Role, ready, say},
+    child::{self, Child, Role, Shift, ready, say},
     file::{self, LockFile},
     flavour::Flavour,
     machine::now,
     report::Report,
     rounds::Rounds,
+    server,
     stats::{figure, max, median, millis, percentile},
 };
 use anyhow::Result;
-use lockkeeper::Wait;
+use lockkeeper::{Keeper, Wait};
+use rslock::LockManager;
 use serde::{Deserialize, Serialize};
 use std::{
     os::unix::net::UnixDatagram,
@@ -26,13 +28,15 @@ use std::{
     },
     time::Duration,
 };
+use tokio::task::JoinSet;
 
 /// How long a hand-off may take in the middle, in ms.
 const MIDDLE_MS: f64 = 0.6;
 /// How long the lock is held; the last one of the line comes back in less than that.
-const HOLD: Duration = Duration::from_millis(3);
-/// How long a process stays away after its release, so that its coming back disturbs no hand-off.
+pub(super) const HOLD: Duration = Duration::from_millis(3);
+/// How long a taker stays away after its release, so that its coming back disturbs no hand-off.
 const AWAY: Duration = Duration::from_millis(1);
+const NAME: &str = "handoff";
 
 #[derive(Clone, Copy)]
 enum Variant {
@@ -56,7 +60,10 @@ impl Variant {
         let file = LockFile::within(&plan.folder)?;
         match self {
             Self::Wake => wakes(&file, plan.round()),
-            Self::Line(waiting, flavour) => line(&file, waiting, flavour, plan.round()),
+            Self::Line(waiting, flavour) => {
+                let locks = Locks::File(file.path().to_owned());
+                line(&locks, &vec![1; waiting + 1], flavour, plan.round())
+            }
         }
     }
 }
@@ -71,15 +78,7 @@ pub(super) fn run(plan: &Plan) -> Result<Report> {
     let mut report = Report::new("handoff");
     for (i, variant) in variants.iter().enumerate() {
         let all: Vec<f64> = rounds.of(i).concat();
-        report.row(
-            variant.what(),
-            &[
-                ("p50_ms", median(&all)),
-                ("p99_ms", percentile(&all, 99)),
-                ("max_ms", max(&all)),
-                ("handoffs", figure(all.len() as u64)),
-            ],
-        );
+        report.row(variant.what(), &figures(&all));
         if matches!(variant, Variant::Line(..)) {
             report.below(format!("p50_ms, {}", variant.what()), MIDDLE_MS, median(&all));
         }
@@ -87,19 +86,34 @@ pub(super) fn run(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-fn line(file: &LockFile, waiting: usize, flavour: Flavour, time: Duration) -> Result<Vec<f64>> {
-    let path = file.path().to_owned();
-    let role = |_| Role::Runner(Runner { path: path.clone(), flavour });
-    let mut children = Child::start_all(&(0..=waiting).map(role).collect::<Vec<_>>())?;
+/// What a report says about hand-offs.
+pub(super) fn figures(all: &[f64]) -> [(&'static str, f64); 4] {
+    [
+        ("p50_ms", median(all)),
+        ("p99_ms", percentile(all, 99)),
+        ("max_ms", max(all)),
+        ("handoffs", figure(all.len() as u64)),
+    ]
+}
+
+/// The hand-offs, in ms, of a line that stands for so long. For each process, how many takers it has.
+pub(super) fn line(
+    locks: &Locks,
+    takers: &[usize],
+    flavour: Flavour,
+    time: Duration,
+) -> Result<Vec<f64>> {
+    let role =
+        |takers: &usize| Role::Runner(Runner { locks: locks.clone(), takers: *takers, flavour });
+    let mut children = Child::start_all(&takers.iter().map(role).collect::<Vec<_>>())?;
     let turns: Vec<Vec<Turn>> = child::work(&mut children, time)?;
     Ok(handoffs(turns.concat()))
 }
 
-/// One turn of one process: times in nanoseconds.
+/// One turn of one taker: times in nanoseconds.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 struct Turn {
-    fence: u64,
-    /// When the store had said that it must wait; 0 if it did not have to.
+    /// When it was known that it must wait; 0 if it did not have to.
     queued: u64,
     granted: u64,
     releasing: u64,
@@ -107,48 +121,114 @@ struct Turn {
 
 /// The times between a release and the next grant, in ms.
 fn handoffs(mut turns: Vec<Turn>) -> Vec<f64> {
-    turns.sort_unstable_by_key(|turn| turn.fence);
+    turns.sort_unstable_by_key(|turn| turn.granted);
     let waited = |pair: &&[Turn]| pair[1].queued > 0 && pair[1].queued < pair[0].releasing;
     let took = |pair: &[Turn]| millis(pair[1].granted.saturating_sub(pair[0].releasing));
     turns.windows(2).filter(waited).map(took).collect()
 }
 
-/// A process that takes the lock in turn with others.
+/// Where the lock is, and whose it is.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) enum Locks {
+    File(PathBuf),
+    Server(String),
+    /// The same server, but locked by the peer.
+    Peer(String),
+}
+
+/// A process that takes the lock in turn with others. Each of its takers has a connection and a
+/// session of its own, as if it were a process.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Runner {
-    path: PathBuf,
+    locks: Locks,
+    takers: usize,
     flavour: Flavour,
 }
 
 impl Runner {
     pub(crate) fn play(self) -> Result<()> {
-        let turns = self.flavour.run(run_in_turn(self.path))?;
+        let turns = self.flavour.run(self.run())?;
         say(&turns)
+    }
+
+    async fn run(self) -> Result<Vec<Turn>> {
+        let mut takers = Vec::new();
+        for _ in 0..self.takers {
+            takers.push(Taker::of(&self.locks).await?);
+        }
+        let shift = ready()?;
+        let mut tasks: JoinSet<Result<Vec<Turn>>> =
+            takers.into_iter().map(|taker| taker.take_turns(shift)).collect();
+        let mut turns = Vec::new();
+        while let Some(done) = tasks.join_next().await {
+            turns.extend(done??);
+        }
+        Ok(turns)
     }
 }
 
-async fn run_in_turn(path: PathBuf) -> Result<Vec<Turn>> {
-    let keeper = file::keeper(&path).await?;
-    let shift = ready()?;
-    shift.begin().await;
-    let mut turns = Vec::new();
-    while !shift.is_over() {
-        let queued = Arc::new(AtomicU64::new(0));
-        let told = Arc::clone(&queued);
-        let first = move |_: &Wait| {
-            let (when, order) = (now().as_nanos(), Ordering::Relaxed);
-            let _ = told.compare_exchange(0, when, order, order);
-        };
-        let guard = keeper.lock("handoff").on_wait(first).await?;
-        let granted = now().as_nanos();
-        tokio::time::sleep(HOLD).await;
-        let (fence, queued) = (guard.fence(), queued.load(Ordering::Relaxed));
-        turns.push(Turn { fence, queued, granted, releasing: now().as_nanos() });
-        guard.release().await?;
-        tokio::time::sleep(AWAY).await;
+enum Taker {
+    Ours(Keeper),
+    Peer(LockManager),
+}
+
+impl Taker {
+    async fn of(locks: &Locks) -> Result<Self> {
+        Ok(match locks {
+            Locks::File(path) => Self::Ours(file::keeper(path).await?),
+            Locks::Server(url) => Self::Ours(server::keeper(url).await?),
+            Locks::Peer(url) => Self::Peer(LockManager::new(vec![url.as_str()])),
+        })
     }
-    keeper.close().await;
-    Ok(turns)
+
+    async fn take_turns(self, shift: Shift) -> Result<Vec<Turn>> {
+        shift.begin().await;
+        let mut turns = Vec::new();
+        while !shift.is_over() {
+            let turn = match &self {
+                Self::Ours(keeper) => turn_of_ours(keeper, shift).await?,
+                Self::Peer(manager) => turn_of_peer(manager, shift).await?,
+            };
+            turns.extend(turn);
+            tokio::time::sleep(AWAY).await;
+        }
+        if let Self::Ours(keeper) = self {
+            keeper.close().await;
+        }
+        Ok(turns)
+    }
+}
+
+async fn turn_of_ours(keeper: &Keeper, shift: Shift) -> Result<Option<Turn>> {
+    let queued = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&queued);
+    let first = move |_: &Wait| {
+        let (when, order) = (now().as_nanos(), Ordering::Relaxed);
+        let _ = told.compare_exchange(0, when, order, order);
+    };
+    let guard = keeper.lock(NAME).on_wait(first).await?;
+    let turn = hold(queued.load(Ordering::Relaxed), shift).await;
+    guard.release().await?;
+    Ok(turn)
+}
+
+async fn turn_of_peer(manager: &LockManager, shift: Shift) -> Result<Option<Turn>> {
+    // It tells nobody that it must wait, so it counts as waiting from the call on.
+    let called = now().as_nanos();
+    let lock = manager.acquire(NAME, lockkeeper::TTL_DEFAULT).await?;
+    let turn = hold(called, shift).await;
+    lock.release().await;
+    Ok(turn)
+}
+
+/// Holds what was granted just now. When the time is up the line only dissolves: nothing counts.
+async fn hold(queued: u64, shift: Shift) -> Option<Turn> {
+    let granted = now().as_nanos();
+    if shift.is_over() {
+        return None;
+    }
+    tokio::time::sleep(HOLD).await;
+    Some(Turn { queued, granted, releasing: now().as_nanos() })
 }
 
 /// A process that blocks for datagrams.
@@ -195,21 +275,20 @@ fn wakes(file: &LockFile, time: Duration) -> Result<Vec<f64>> {
 mod tests {
     use super::*;
 
-    fn turn(fence: u64, queued: u64, granted: u64, releasing: u64) -> Turn {
-        Turn { fence, queued, granted, releasing }
+    fn turn(queued: u64, granted: u64, releasing: u64) -> Turn {
+        Turn { queued, granted, releasing }
     }
 
     #[test]
     fn a_handoff_goes_from_a_release_to_the_next_grant() {
-        let turns =
-            vec![turn(9, 4_000_000, 7_000_000, 9_000_000), turn(5, 0, 1_000_000, 6_500_000)];
+        let turns = vec![turn(4_000_000, 7_000_000, 9_000_000), turn(0, 1_000_000, 6_500_000)];
         assert_eq!(handoffs(turns), [0.5]);
     }
 
     #[test]
     fn who_came_after_the_release_was_handed_nothing() {
-        let late = turn(2, 7_000_000, 8_000_000, 9_000_000);
-        let at_once = turn(3, 0, 9_500_000, 9_900_000);
-        assert!(handoffs(vec![turn(1, 0, 1, 6_000_000), late, at_once]).is_empty());
+        let late = turn(7_000_000, 8_000_000, 9_000_000);
+        let at_once = turn(0, 9_500_000, 9_900_000);
+        assert!(handoffs(vec![turn(0, 1, 6_000_000), late, at_once]).is_empty());
     }
 }

@@ -5,6 +5,8 @@ pub(crate) mod handoff;
 pub(crate) mod held;
 pub(crate) mod idle;
 mod pairs;
+pub(crate) mod redis_handoff;
+mod redis_pairs;
 mod stalls;
 
 use crate::{args::Plan, report::Report};
@@ -37,6 +39,21 @@ pub(crate) const ALL: &[Bench] = &[
     },
     Bench { name: "held", what: "many locks in one hand: time, renewals, memory", run: held::run },
     Bench { name: "hammer", what: "many processes on one file", run: hammer::run },
+    Bench {
+        name: "redis-pairs",
+        what: "lock and release on Redis, beside bare scripts and a plain key",
+        run: redis_pairs::alone,
+    },
+    Bench {
+        name: "redis-tasks",
+        what: "the same from 64 tasks at once, each with a name of its own",
+        run: redis_pairs::at_once,
+    },
+    Bench {
+        name: "redis-handoff",
+        what: "from a release in one process to the grant in another, on Redis",
+        run: redis_handoff::run,
+    },
 ];
 
 /// The benchmark of this name.

@@ -4,35 +4,24 @@ use crate::{
     args::Plan,
     file::{self, LockFile},
     flavour::Flavour,
-    floor::{Depth, Floor},
-    machine::{cpu_time, now},
+    floor::sqlite::{Depth, Floor},
+    pair::{Speed, Stack, StoreAlone, speed},
     report::Report,
     rounds::Rounds,
-    stats::figure,
 };
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use lockkeeper::{
-    Keeper, Mode, Name, Owner, Place, SessionId, Store as _, TIME_MAX, TicketId,
-    clock::Moment,
-    store::{Enter, Leave, Manner, Open, memory::Memory},
+    Keeper,
+    store::{AnyStore, memory::Memory},
 };
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 /// The share of the same-statements floor that the whole stack must reach.
 const SHARE: f64 = 0.8;
-/// Pairs between two looks at the clock.
-const BATCH: u64 = 16;
-/// Runs before it counts: caches fill, prepared statements are made.
-const WARM_UP: Duration = Duration::from_millis(30);
-
 /// What is measured. The floor comes first: the others are compared with it.
 #[derive(Clone, Copy)]
 enum Variant {
     Floor(Depth),
-    /// The store's own operations, without keeper and session task.
     Store,
     Stack(Flavour),
     Memory(Flavour),
@@ -60,16 +49,31 @@ impl Variant {
     }
 
     fn measure(self, path: &Path, time: Duration) -> Result<Speed> {
+        let path = path.to_owned();
         match self {
-            Self::Floor(depth) => bare(path, depth, time),
-            Self::Store => Flavour::CurrentThread.run(store(path.to_owned(), time)),
-            Self::Stack(flavour) => flavour.run(stack(path.to_owned(), time)),
+            Self::Floor(depth) => {
+                let floor = Floor::open(&path, depth)?;
+                Flavour::CurrentThread.run(speed(vec![floor], time, None))
+            }
+            Self::Store => Flavour::CurrentThread.run(async move {
+                let store = AnyStore::new(file::store(&path)?);
+                speed(vec![StoreAlone::over(store).await?], time, None).await
+            }),
+            Self::Stack(flavour) => {
+                flavour.run(async move { stack(file::keeper(&path).await?, time).await })
+            }
             Self::Memory(flavour) => flavour.run(async move {
-                let store = Memory::new();
-                pairs(file::keeper_over(Keeper::builder(), store).await?, time).await
+                stack(file::keeper_over(Keeper::builder(), Memory::new()).await?, time).await
             }),
         }
     }
+}
+
+async fn stack(keeper: Keeper, time: Duration) -> Result<Speed> {
+    let stack = Stack { keeper: keeper.clone(), name: "pairs".to_owned() };
+    let speed = speed(vec![stack], time, None).await;
+    keeper.close().await;
+    speed
 }
 
 pub(super) fn run(plan: &Plan) -> Result<Report> {
@@ -100,96 +104,4 @@ pub(super) fn run(plan: &Plan) -> Result<Report> {
         }
     }
     Ok(report)
-}
-
-fn bare(path: &Path, depth: Depth, time: Duration) -> Result<Speed> {
-    let mut floor = Floor::open(path, depth)?;
-    let mut speed = None;
-    for time in [WARM_UP, time] {
-        let mut tally = Tally::begin(time)?;
-        while tally.goes_on() {
-            (0..BATCH).try_for_each(|_| floor.pair())?;
-        }
-        speed = Some(tally.speed()?);
-    }
-    speed.context("nothing was measured")
-}
-
-async fn stack(path: PathBuf, time: Duration) -> Result<Speed> {
-    pairs(file::keeper(&path).await?, time).await
-}
-
-async fn pairs(keeper: Keeper, time: Duration) -> Result<Speed> {
-    let mut speed = None;
-    for time in [WARM_UP, time] {
-        let mut tally = Tally::begin(time)?;
-        while tally.goes_on() {
-            for _ in 0..BATCH {
-                keeper.lock("pairs").await?.release().await?;
-            }
-        }
-        speed = Some(tally.speed()?);
-    }
-    keeper.close().await;
-    speed.context("nothing was measured")
-}
-
-async fn store(path: PathBuf, time: Duration) -> Result<Speed> {
-    let store = file::store(&path)?;
-    let (session, name) = (SessionId::random(), Name::new("pairs")?);
-    let (ttl, lock_delay) = (TIME_MAX, Duration::ZERO);
-    store.open(Open { session, ttl, lock_delay, owner: Owner::this_process() }).await?;
-    let mut speed = None;
-    for time in [WARM_UP, time] {
-        let mut tally = Tally::begin(time)?;
-        while tally.goes_on() {
-            for _ in 0..BATCH {
-                let place = Place { session, name: name.clone(), ticket: TicketId::random() };
-                let (mode, manner, note) = (Mode::Exclusive, Manner::Queue, Vec::new());
-                store.enter(Enter { place: place.clone(), mode, manner, note }).await?;
-                store.leave(Leave { place, keep: None, stray: false }).await?;
-            }
-        }
-        speed = Some(tally.speed()?);
-    }
-    store.close(session).await?;
-    speed.context("nothing was measured")
-}
-
-/// How fast a variant was.
-struct Speed {
-    pairs_per_s: f64,
-    /// The processor time of a pair, all threads together: less disturbed by other programs.
-    cpu_us: f64,
-}
-
-/// Counts batches of pairs for so long.
-struct Tally {
-    time: Duration,
-    began: Moment,
-    cpu: Duration,
-    took: Duration,
-    batches: u64,
-}
-
-impl Tally {
-    fn begin(time: Duration) -> Result<Self> {
-        let (began, cpu) = (now(), cpu_time()?);
-        Ok(Self { time, began, cpu, took: Duration::ZERO, batches: 0 })
-    }
-
-    /// Called before each batch.
-    fn goes_on(&mut self) -> bool {
-        self.took = now().saturating_since(self.began);
-        let goes_on = self.took < self.time;
-        self.batches += u64::from(goes_on);
-        goes_on
-    }
-
-    fn speed(&self) -> Result<Speed> {
-        let pairs = figure(self.batches * BATCH);
-        let cpu = cpu_time()?.saturating_sub(self.cpu);
-        let pairs_per_s = pairs / self.took.as_secs_f64();
-        Ok(Speed { pairs_per_s, cpu_us: cpu.as_secs_f64() * 1e6 / pairs })
-    }
 }

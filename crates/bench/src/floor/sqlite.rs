@@ -4,6 +4,7 @@
 //! statements that the library runs for an uncontended pair, prepared and cached, with constant
 //! parameters. What the library adds (ids, clocks, sessions, the gate, futures) is the difference.
 
+use crate::pair::Pair;
 use anyhow::Result;
 use rusqlite::{Connection, OptionalExtension as _, config::DbConfig, params};
 use std::{
@@ -13,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-const SCHEMA: &str = include_str!("../../lockkeeper/src/store/sqlite/schema.sql");
+const SCHEMA: &str = include_str!("../../../lockkeeper/src/store/sqlite/schema.sql");
 
 const BEGIN: &str = "BEGIN IMMEDIATE";
 const COMMIT: &str = "COMMIT";
@@ -79,7 +80,7 @@ impl Floor {
     }
 
     /// One lock and its release: two transactions.
-    pub(crate) fn pair(&mut self) -> Result<()> {
+    fn both(&mut self) -> Result<()> {
         self.last += 1;
         let id = u128::from(self.last).to_be_bytes();
         match self.depth {
@@ -145,6 +146,12 @@ impl Floor {
         let mut line = self.c.prepare_cached(LINE)?;
         let rows = line.query_map([NAME], |r| r.get::<_, i64>(0))?;
         Ok(rows.count())
+    }
+}
+
+impl Pair for Floor {
+    async fn pair(&mut self) -> Result<()> {
+        self.both()
     }
 }
 
@@ -221,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_floor_runs_the_statements_of_the_library() {
-        let library = squeezed(include_str!("../../lockkeeper/src/store/sqlite/lines.rs"));
+        let library = squeezed(include_str!("../../../lockkeeper/src/store/sqlite/lines.rs"));
         for statement in [SESSION, LINE, NEXT, INSERT, LEAVE] {
             assert!(library.contains(&squeezed(statement)), "not in the library: {statement}");
         }
@@ -233,7 +240,7 @@ mod tests {
         for (depth, file) in [(Depth::Same, "same.db"), (Depth::Lean, "lean.db")] {
             let mut floor = Floor::open(&folder.path().join(file), depth).unwrap();
             for _ in 0..10 {
-                floor.pair().unwrap();
+                floor.both().unwrap();
             }
             assert_eq!(floor.line().unwrap(), 0);
         }
