@@ -21,6 +21,7 @@
 //!
 //! A new store is a new module with one `Recipe` constant, added to [`ALL`].
 
+mod clock;
 mod detached;
 mod install;
 mod node;

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
+use crate::clock::Clock;
 use crate::detached::Mark;
 use crate::poll::poll;
 use crate::recipe::{Process, Recipe, Site};
@@ -35,6 +36,7 @@ pub struct Node {
     stop: Signal,
     ready_within: Duration,
     lifetime: Lifetime,
+    clock: Option<Clock>,
     child: Option<Child>,
 }
 
@@ -54,8 +56,17 @@ impl Node {
             stop: recipe.stop,
             ready_within: recipe.ready_within,
             lifetime,
+            clock: None,
             child: None,
         })
+    }
+
+    /// Gives it a clock that can be moved, from its next start on.
+    pub(crate) fn go_by_a_clock(&mut self, library: &Path) -> Result<()> {
+        let clock = Clock::new(library, self.folder.join(format!("{}.clock", self.process.name)))?;
+        self.process.env.extend(clock.environment());
+        self.clock = Some(clock);
+        Ok(())
     }
 
     /// The process's name within its recipe.
@@ -97,6 +108,16 @@ impl Node {
     /// If it is not up.
     pub fn thaw(&mut self) -> Result<()> {
         self.signal_group(Signal::SIGCONT).map(drop)
+    }
+
+    /// Sets its wall clock to so many seconds more than the right time, at once and across restarts.
+    ///
+    /// # Errors
+    ///
+    /// If it was not started by [`Recipe::start_with_clocks`].
+    pub fn set_clock(&self, seconds: i64) -> Result<()> {
+        let clock = self.clock.as_ref();
+        clock.with_context(|| format!("the clock of {} is fixed", self.process.name))?.set(seconds)
     }
 
     /// Ends it as a power cut would. Nothing happens if it is down already.

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use tempfile::TempDir;
 
+use crate::clock;
 use crate::detached::Detached;
 use crate::node::Node;
 use crate::poll::poll;
@@ -37,10 +38,29 @@ impl Recipe {
     /// If the server is not installed, ends at once, or is not ready in time. The error shows the
     /// end of the server's log.
     pub fn start(&self) -> Result<Running> {
+        self.start_in_a_folder(|_| Ok(()))
+    }
+
+    /// Starts the server as [`start`](Self::start) does, with a wall clock of its own for every
+    /// process, to be moved by [`Node::set_clock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start), and if there is no C compiler.
+    pub fn start_with_clocks(&self) -> Result<Running> {
+        self.start_in_a_folder(|running| {
+            let library = clock::compile(running.folder())?;
+            running.each(|node| node.go_by_a_clock(&library))
+        })
+    }
+
+    fn start_in_a_folder(&self, prepare: fn(&mut Running) -> Result<()>) -> Result<Running> {
         retry_lost_ports(|| {
             let folder = TempDir::with_prefix(format!("lockkeeper-{}-", self.name))?;
             let site = Site::with_free_ports(folder.path(), self.ports)?;
-            Running::launch(self, site, Lifetime::WithUs, Some(folder))
+            let mut running = Running::new(self, site, Lifetime::WithUs, Some(folder))?;
+            prepare(&mut running)?;
+            running.launch()
         })
     }
 
@@ -56,7 +76,7 @@ impl Recipe {
             }
             fs::create_dir_all(folder)?;
             let site = Site::with_free_ports(folder, self.ports)?;
-            Running::launch(self, site, Lifetime::Detached, None)
+            Running::new(self, site, Lifetime::Detached, None)?.launch()
         })?;
         running.detach()
     }
@@ -83,7 +103,7 @@ impl Site {
 }
 
 impl Running {
-    fn launch(
+    fn new(
         recipe: &Recipe,
         site: Site,
         lifetime: Lifetime,
@@ -94,10 +114,13 @@ impl Running {
             .into_iter()
             .map(|process| Node::new(recipe, &site, process, lifetime))
             .collect::<Result<_>>()?;
-        // Owned before the first start, so that a failing one takes the earlier ones down with it.
-        let mut running = Self { recipe: *recipe, site, url, nodes, _folder: folder };
-        running.each(Node::start)?;
-        Ok(running)
+        Ok(Self { recipe: *recipe, site, url, nodes, _folder: folder })
+    }
+
+    /// Starts all processes. If one fails, the value takes the earlier ones down with it.
+    fn launch(mut self) -> Result<Self> {
+        self.each(Node::start)?;
+        Ok(self)
     }
 
     /// The URL that reaches it.

@@ -20,6 +20,7 @@ type Case = (Recipe, &'static str, fn() -> Result<()>);
 
 const CASES: &[Case] = &[
     (REDIS, "redis_is_frozen_thawed_killed_restarted_and_stopped", single::whole_life),
+    (REDIS, "redis_goes_by_a_clock_that_can_be_moved", single::moved_clock),
     (REDIS_DURABLE, "redis_durable_keeps_its_data_when_killed", single::durable),
     (REDIS_SENTINEL, "redis_sentinel_loses_each_kind_of_node_and_gets_it_back", sentinel::parts),
     (REDIS_SENTINEL, "redis_sentinel_changes_the_roles_when_the_primary_dies", sentinel::failover),
