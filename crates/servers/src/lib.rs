@@ -41,12 +41,15 @@ pub use install::{Unavailable, install_missing};
 pub use node::Node;
 pub use peer::{PEERS, Peer, REDIS_PY, install_peers};
 pub use recipe::{Probe, Process, Recipe, Site};
-pub use redis::{REDIS, REDIS_CLUSTER, REDIS_DURABLE, REDIS_SENTINEL, REDLOCK};
+pub use redis::{
+    REDIS, REDIS_CLUSTER, REDIS_DURABLE, REDIS_RIGHTS, REDIS_SENTINEL, REDIS_TLS, REDLOCK,
+};
 pub use require::Require;
 pub use running::Running;
 
 /// Every recipe there is, in the order in which people are shown them.
-pub const ALL: &[Recipe] = &[REDIS, REDIS_DURABLE, REDIS_SENTINEL, REDIS_CLUSTER, REDLOCK];
+pub const ALL: &[Recipe] =
+    &[REDIS, REDIS_DURABLE, REDIS_TLS, REDIS_SENTINEL, REDIS_CLUSTER, REDLOCK];
 
 /// The recipe of this name.
 #[must_use]

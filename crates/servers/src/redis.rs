@@ -7,6 +7,7 @@
 mod cluster;
 mod resp;
 mod sentinel;
+mod tls;
 
 use std::fs;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::recipe::{Process, Recipe, Site};
 
 pub use cluster::REDIS_CLUSTER;
 pub use sentinel::REDIS_SENTINEL;
+pub use tls::{REDIS_RIGHTS, REDIS_TLS};
 
 /// A single Redis server without persistence.
 ///

@@ -62,6 +62,7 @@ mod subject;
 mod suite;
 pub mod taker;
 pub mod tap;
+pub mod trials;
 pub mod world;
 
 pub use case::{Case, Need, Verdict};

@@ -25,6 +25,7 @@ pub fn redis() -> Vec<Subject> {
     let with = |subject: Subject, cases: Vec<Case>| cases.into_iter().fold(subject, Subject::case);
     vec![
         with(of(servers::REDIS), redlock::plain_cases()),
+        of(servers::REDIS_TLS),
         of(servers::REDIS_SENTINEL),
         of(servers::REDIS_CLUSTER).sharded(),
         with(of_redlock.across_processes().sharded(), redlock::own_cases()),
@@ -42,7 +43,8 @@ fn subject(
         let server = Arc::clone(&server);
         async move {
             let url = tokio::task::spawn_blocking(move || server.url()).await??;
-            let mut url = format!("{url}?prefix=t{:016x}", rand::random::<u64>());
+            let mark = if url.contains('?') { '&' } else { '?' };
+            let mut url = format!("{url}{mark}prefix=lk:t{:016x}", rand::random::<u64>());
             for (option, value) in options {
                 url.push_str(&format!("&{option}={value}"));
             }

@@ -2,9 +2,8 @@
 //! and nobody ends or prolongs what is not theirs.
 
 use anyhow::{Context as _, Result, ensure};
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use lockkeeper::{Keeper, Loss};
-use servers::{REDIS, REDIS_PY, Require, Running};
+use servers::{REDIS, REDIS_PY, Running};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -13,28 +12,29 @@ use std::{
 };
 use testkit::{
     taker::Taker,
+    trials,
     world::{eventually, soon},
 };
-use tokio::{process::Command, runtime::Runtime};
+use tokio::process::Command;
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
 /// Of locks whose end is awaited.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// What a test body is: it has the server, and a name that nobody else uses.
-type Body = fn(&Company) -> Result<()>;
-
-macro_rules! cases {
-    ($($case:ident),* $(,)?) => {
-        [$((stringify!($case), (|company: &Company| run($case(company))) as Body)),*]
+macro_rules! tests {
+    ($server:ident: $($test:ident),* $(,)?) => {
+        vec![$({
+            let server = Arc::clone(&$server);
+            trials::test(stringify!($test), async move || $test(&Company::meet(&server)?).await)
+        }),*]
     };
 }
 
-/// Without the usual harness, which has no way to say at run time that a test could not be run.
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
-    let cases = cases![
+    let missing = trials::lacks(&REDIS).or_else(|| servers::install_peers(&[REDIS_PY]).pop());
+    let server = Arc::new(Server::new());
+    let tests = tests![server:
         ours_keeps_theirs_out_until_it_is_released,
         theirs_keeps_ours_out_until_it_is_released,
         theirs_gives_way_to_ours_when_it_expires,
@@ -46,44 +46,11 @@ fn main() -> ExitCode {
         theirs_can_be_seen_and_evicted,
         a_value_of_any_bytes_and_without_an_end_is_respected,
     ];
-    let missing = missing();
-    let server = Arc::new(OnceLock::new());
-    let trials = cases.map(|(name, body)| {
-        let (missing, server) = (missing.clone(), Arc::clone(&server));
-        Trial::ignorable_test(name, move || trial(missing, &server, body))
-    });
-    libtest_mimic::run(&arguments, trials.into()).exit_code()
+    trials::main(missing.as_ref(), tests)
 }
 
-/// What cannot be had here, by the name under which it may be required.
-fn missing() -> Option<(&'static str, String)> {
-    if let Some(program) = REDIS.first_missing() {
-        return Some((REDIS.name, format!("{program} is not installed")));
-    }
-    let missing = servers::install_peers(&[REDIS_PY]).pop()?;
-    Some((missing.store, missing.to_string()))
-}
-
+/// Started by the first test, ended with the program.
 type Server = OnceLock<Result<Running, String>>;
-
-fn trial(
-    missing: Option<(&str, String)>,
-    server: &Server,
-    body: Body,
-) -> Result<Completion, Failed> {
-    match missing {
-        Some((name, reason)) if Require::from_env().wants(name) => Err(reason.into()),
-        Some((_, reason)) => Ok(Completion::ignored_with(reason)),
-        None => {
-            body(&Company::meet(server)?)?;
-            Ok(Completion::Completed)
-        }
-    }
-}
-
-fn run(body: impl Future<Output = Result<()>>) -> Result<()> {
-    Runtime::new()?.block_on(body)
-}
 
 /// One server, a name in it, and those who want it.
 struct Company {

@@ -169,6 +169,9 @@ pub(crate) struct Authority {
 impl Authority {
     fn parse(rest: &str) -> Result<Self> {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if path.contains('@') {
+            return Err(Error::Url(format!("an @ follows the path; {ENCODE}")));
+        }
         let (user_info, hosts) = match authority.rsplit_once('@') {
             Some((user_info, hosts)) => (Some(user_info), hosts),
             None => (None, authority),
@@ -187,13 +190,18 @@ impl Authority {
     }
 }
 
-/// A host and its port; an IPv6 address stands in brackets.
+#[cfg(feature = "redis")]
+const ENCODE: &str =
+    "in a user's name or a password write / as %2F, ? as %3F, # as %23 and @ as %40";
+
+/// A host and its port; an IPv6 address stands in brackets. Errors do not repeat what may be half of a
+/// password, with a character in it that ends it too early.
 #[cfg(feature = "redis")]
 fn host(text: &str) -> Result<(String, Option<u16>)> {
-    let bad = || Error::Url(format!("{text:?} is not HOST or HOST:PORT"));
+    let bad = |what: &str| Error::Url(format!("{what}; {ENCODE}"));
     let (host, port) = match text.strip_prefix('[') {
         Some(v6) => {
-            let (host, rest) = v6.split_once(']').ok_or_else(bad)?;
+            let (host, rest) = v6.split_once(']').ok_or_else(|| bad("a host has a [ and no ]"))?;
             (host, rest.strip_prefix(':'))
         }
         None => match text.split_once(':') {
@@ -202,9 +210,10 @@ fn host(text: &str) -> Result<(String, Option<u16>)> {
         },
     };
     if host.is_empty() {
-        return Err(bad());
+        return Err(bad("the URL lacks a host"));
     }
-    let port = port.map(|p| p.parse().map_err(|_| bad())).transpose()?;
+    let is_no_port = |_| bad(&format!("the port of host {host:?} is not a number"));
+    let port = port.map(|p| p.parse().map_err(is_no_port)).transpose()?;
     Ok((host.to_owned(), port))
 }
 
@@ -230,6 +239,10 @@ fn examples() -> String {
 fn option(pair: &str) -> Result<(String, String)> {
     match pair.split_once('=') {
         Some((name, value)) => Ok((decoded(name)?, decoded(value)?)),
+        // It may be the end of a password that has a question mark in it.
+        None if pair.contains('@') => {
+            Err(Error::Url("an option in the store URL has no value".into()))
+        }
         None => Err(Error::Url(format!("option {pair:?} in the store URL has no value"))),
     }
 }
@@ -266,6 +279,23 @@ mod tests {
         assert!(error("memory://x?ttl=soon").await.contains("250ms"));
         assert!(error("memory://x?ttl=1s&ttl=2s").await.contains("repeated"));
         assert!(error("memory://x?ttl").await.contains("no value"));
+    }
+
+    #[cfg(feature = "redis")]
+    #[tokio::test]
+    async fn a_password_that_is_not_encoded_is_not_repeated() {
+        for url in [
+            "redis://:sec/ret@host",
+            "redis://me:sec/ret@host/0",
+            "redis://:sec?ret@host",
+            "redis://me:sec?ret@host:1",
+            "redis://me:sec#ret/@host",
+            "redis://[sec/ret@host",
+        ] {
+            let e = error(url).await;
+            assert!(!e.contains("sec") && !e.contains("ret"), "{url}: {e}");
+        }
+        assert!(error("redis://host:port").await.contains("the port of host \"host\""));
     }
 
     #[tokio::test]

@@ -35,6 +35,8 @@ impl Plan {
             return Err(Error::Url("prefix= must not be empty or contain braces".into()));
         }
         let password = url.take_file("password_file")?.or_else(|| authority.password.clone());
+        // A user may have no password; but without one the client would not even name the user.
+        let password = password.or_else(|| authority.user.is_some().then(String::new));
         let certificates = certificates(url)?;
         url.finish(&[OPTIONS, more].concat())?;
         if certificates.is_some() {

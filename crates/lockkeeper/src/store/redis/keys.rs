@@ -44,6 +44,21 @@ impl Keys {
         self.of_bucket("meta")
     }
 
+    /// The keys of this bucket and of this name, each with the type that belongs there.
+    pub(super) fn kinds(&self, name: Option<&Name>) -> Vec<(String, &'static str)> {
+        let mut kinds = vec![
+            (self.ends(), "zset"),
+            (self.sessions(), "hash"),
+            (self.index(), "zset"),
+            (self.closed(), "zset"),
+        ];
+        if let Some(name) = name {
+            let of_name = [(self.order(name), "zset"), (self.tickets(name), "hash")];
+            kinds.extend(of_name.into_iter().chain([(self.cell(name), "hash")]));
+        }
+        kinds
+    }
+
     pub(super) fn order(&self, name: &Name) -> String {
         self.of_name("z", name)
     }

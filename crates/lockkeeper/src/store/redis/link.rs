@@ -4,7 +4,7 @@
 //! under way end as *unknown* and the next one connects anew. Behind Sentinel a new connection asks
 //! for the primary again; in a cluster the client follows the slots itself.
 
-use super::KIND;
+use super::{KIND, trouble::error};
 use crate::{
     error::{StoreError, Trouble},
     store::StoreResult,
@@ -259,45 +259,4 @@ fn unreachable(what: impl Into<String>) -> StoreError {
 /// The primary has become a replica: another server is the one to talk to.
 fn is_replica(e: &RedisError) -> bool {
     e.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
-}
-
-/// What the server's or the client's error means to us.
-fn error(e: RedisError) -> StoreError {
-    let (trouble, hint) = kind(&e);
-    // The server has refused the whole script, or it has told us what the script did; everything
-    // else may have been carried out.
-    let refused = e.code().is_some() && trouble != Trouble::Other;
-    let what = format!("{}{hint}", e.category());
-    let error = if refused || e.is_connection_refusal() {
-        StoreError::not_applied(KIND, trouble, what)
-    } else {
-        StoreError::unknown(KIND, trouble, what)
-    };
-    error.because(e)
-}
-
-fn kind(e: &RedisError) -> (Trouble, &'static str) {
-    if e.is_io_error() || e.is_timeout() || e.is_cluster_error() {
-        return (Trouble::Unavailable, "");
-    }
-    match e.kind() {
-        ErrorKind::AuthenticationFailed => (Trouble::Denied, ""),
-        ErrorKind::InvalidClientConfig => (Trouble::Misconfigured, ""),
-        ErrorKind::RESP3NotSupported => (Trouble::Misconfigured, "; Redis 6.2 or newer is needed"),
-        ErrorKind::MasterNameNotFoundBySentinel | ErrorKind::ClusterConnectionNotFound => {
-            (Trouble::Unavailable, "")
-        }
-        _ => match e.code() {
-            Some("NOAUTH" | "WRONGPASS" | "NOPERM") => {
-                (Trouble::Denied, "; check the user, its password and its rights")
-            }
-            Some("READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY") => {
-                (Trouble::Unavailable, "")
-            }
-            Some("OOM") => (Trouble::Unavailable, "; the server is out of memory"),
-            Some("MISCONF") => (Trouble::Unavailable, "; the server cannot write to its disk"),
-            Some("NOREPLICAS") => (Trouble::Unavailable, "; too few replicas"),
-            _ => (Trouble::Other, ""),
-        },
-    }
 }

@@ -17,11 +17,13 @@
 
 mod advice;
 pub(super) mod connect;
+mod foreign;
 mod keys;
 mod link;
 mod reply;
 mod scripts;
 mod sessions;
+mod trouble;
 
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LOOK_MAX, Leave, Left,
@@ -125,7 +127,7 @@ impl Redis {
         script.key(keys.ends()).key(keys.sessions());
         script.arg(hex(ask.session)).arg(micros(ask.ttl)).arg(micros(ask.lock_delay));
         script.arg(&self.channel).arg(pack(&ask.owner));
-        let now: i64 = self.link.run(&script).await?;
+        let now: i64 = self.run(keys, None, &script).await?;
         if now < 0 {
             return Err(StoreError::session_over(KIND));
         }
@@ -240,7 +242,7 @@ impl Redis {
                 script.key(keys.order(name)).key(keys.tickets(name));
                 script.arg(name.as_str()).arg(ticket.to_string());
             }
-            async move { Ok((lines, self.link.run::<Value>(&script).await?)) }
+            async move { Ok((lines, self.run::<Value>(keys, None, &script).await?)) }
         });
         super::together::all(asks).await.into_iter().collect()
     }
@@ -267,7 +269,7 @@ impl Redis {
         script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.closed());
         script.arg(hex(ask.session)).arg(micros(ask.ttl)).arg(micros(ask.lock_delay));
         script.arg(micros(IDLE));
-        let mut parts = match self.link.run(&script).await? {
+        let mut parts = match self.run(keys, None, &script).await? {
             Value::Int(_) => return Ok(None),
             answer => Parts::of(answer)?,
         };
@@ -289,7 +291,7 @@ impl Redis {
         script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.closed());
         script.key(keys.order(&name)).key(keys.tickets(&name));
         script.arg(name.as_str()).arg(micros(IDLE));
-        self.link.run::<i64>(&script).await.map(drop)
+        self.run::<i64>(keys, Some(&name), &script).await.map(drop)
     }
 
     async fn edit(&self, kind: &str, edit: &Edit) -> StoreResult<Edited> {
@@ -300,7 +302,7 @@ impl Redis {
         script.arg(ticket.to_string()).arg(hex(*session)).arg(kind).arg(edit.edit);
         script.arg(u8::from(edit.bytes.is_some()));
         script.arg(edit.bytes.as_deref().unwrap_or_default());
-        match self.link.run::<i64>(&script).await? {
+        match self.run::<i64>(keys, Some(name), &script).await? {
             1 => Ok(Edited::Done),
             _ => Ok(Edited::NotHeld),
         }
@@ -311,7 +313,7 @@ impl Redis {
         let mut script = self.scripts.show.prepare_invoke();
         script.key(keys.ends()).key(keys.sessions());
         script.key(keys.order(&name)).key(keys.tickets(&name));
-        let tickets = Parts::of(self.link.run(&script).await?)?;
+        let tickets = Parts::of(self.run(keys, Some(&name), &script).await?)?;
         let tickets: Vec<Ticket> =
             tickets.map(|ticket| Parts::of(ticket)?.ticket()).collect::<StoreResult<_>>()?;
         let capacity = tickets.first().map(|t| t.mode.capacity());
@@ -357,7 +359,10 @@ fn glob(prefix: &str) -> String {
 async fn meta(link: &Link, key: &str, buckets: u32) -> StoreResult<(StoreId, u32)> {
     let fresh: u64 = rand::random();
     for (field, value) in [("id", format!("{fresh:016x}")), ("buckets", buckets.to_string())] {
-        link.query::<i64>(redis::cmd("HSETNX").arg(key).arg(field).arg(value)).await?;
+        let mut set = redis::cmd("HSETNX");
+        if let Err(e) = link.query::<i64>(set.arg(key).arg(field).arg(value)).await {
+            return Err(foreign::explained(link, e, [(key.to_owned(), "hash")]).await);
+        }
     }
     let (id, found): (String, u32) =
         link.query(redis::cmd("HMGET").arg(key).arg("id").arg("buckets")).await?;
@@ -435,7 +440,8 @@ impl Store for Redis {
         }
         // The server's clock may have jumped since we last heard of it: once more with what it says.
         for _ in 0..2 {
-            let answer = self.link.run(&self.enter_script(&ask, delay)).await?;
+            let script = self.enter_script(&ask, delay);
+            let answer = self.run(self.keys(name), Some(name), &script).await?;
             if let Some(entered) = self.entered(answer)? {
                 return Ok(entered);
             }
@@ -493,7 +499,7 @@ impl Store for Redis {
         script.arg(name.as_str()).arg(ticket.to_string()).arg(hex(*session));
         script.arg(micros(ask.keep.unwrap_or_default()));
         script.arg(if ask.stray { micros(STRAY_MAX) } else { 0 });
-        let left: String = self.link.run(&script).await?;
+        let left: String = self.run(keys, Some(name), &script).await?;
         if let Some(life) = self.sessions.lives().get_mut(session) {
             life.tickets.remove(&(name.clone(), *ticket));
         }
@@ -532,13 +538,16 @@ impl Store for Redis {
         script.key(keys.ends()).key(keys.sessions()).key(keys.tickets(&claim.name));
         script.arg(claim.ticket.to_string()).arg(claim.fence);
         script.arg(claim.mode.weight()).arg(claim.mode.capacity());
-        Ok(self.link.run::<i64>(&script).await? == 1)
+        Ok(self.run::<i64>(keys, Some(&claim.name), &script).await? == 1)
     }
 
     async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
-        let mut get = redis::cmd("HMGET");
-        get.arg(self.keys(&name).cell(&name)).arg("v").arg("f");
-        let (bytes, fence): (Option<Vec<u8>>, Option<u64>) = self.link.query(&get).await?;
+        let (mut get, cell) = (redis::cmd("HMGET"), self.keys(&name).cell(&name));
+        let answer = self.link.query(get.arg(&cell).arg("v").arg("f")).await;
+        let (bytes, fence): (Option<Vec<u8>>, Option<u64>) = match answer {
+            Err(e) => return Err(foreign::explained(&self.link, e, [(cell, "hash")]).await),
+            Ok(answer) => answer,
+        };
         Ok(bytes.zip(fence).map(|(bytes, fence)| Cell { bytes, fence }))
     }
 
@@ -552,7 +561,7 @@ impl Store for Redis {
         script.key(keys.ends()).key(keys.sessions()).key(keys.index());
         script.key(keys.order(&name)).key(keys.tickets(&name));
         script.arg(name.as_str()).arg(ticket.to_string());
-        Ok(self.link.run::<i64>(&script).await? == 1)
+        Ok(self.run::<i64>(keys, Some(&name), &script).await? == 1)
     }
 
     async fn advice(&self) -> StoreResult<Vec<Advice>> {

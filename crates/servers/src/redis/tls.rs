@@ -1,0 +1,82 @@
+//! A Redis server that lets nobody in without a certificate and a password, and lets nobody do more
+//! than locks need.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+
+use super::{REDIS, server};
+use crate::recipe::{Recipe, Site};
+
+/// What a user of lockkeeper must be allowed to do, for the prefix `lk`, as `docs/redis.md` says.
+pub const REDIS_RIGHTS: &str = "~lk:* &lk:* \
+    +info +config|get +script|load +evalsha +subscribe +publish +time +type +exists +del \
+    +hget +hmget +hset +hsetnx +hdel +hlen +hexists +hgetall \
+    +zadd +zrem +zscore +zrange +zrangebyscore +zrank +zcard +zscan";
+
+/// The password of the user `lockkeeper`.
+const PASSWORD: &str = "open sesame";
+
+/// A Redis server with TLS, which asks for a client's certificate, and a user of few rights.
+///
+/// Its only node is `redis`. The first port speaks TLS. The second does not, and has no password: it
+/// is there to look after the server. Below the site's folder, `redis` holds `ca.pem`; `client.pem`
+/// and `client.key`; and `stranger.pem`, another authority, which has signed nothing.
+pub const REDIS_TLS: Recipe = Recipe {
+    name: "redis-tls",
+    ports: 2,
+    processes: |site| {
+        let settings = format!(
+            "tls-port {}\ntls-ca-cert-file ca.pem\ntls-cert-file server.pem\n\
+             tls-key-file server.key\ntls-auth-clients yes\n\
+             user lockkeeper on \">{PASSWORD}\" {REDIS_RIGHTS}\n",
+            site.ports[0]
+        );
+        let process = server(site, "redis", site.ports[1], &settings)?;
+        certify(&site.folder.join("redis"))?;
+        Ok(vec![process])
+    },
+    url,
+    ..REDIS
+};
+
+fn url(site: &Site) -> String {
+    let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    let file = |name: &str| encoded(&site.folder.join("redis").join(name).to_string_lossy());
+    format!(
+        "rediss://lockkeeper:{}@127.0.0.1:{}?tls_ca={}&tls_cert={}&tls_key={}",
+        encoded(PASSWORD),
+        site.ports[0],
+        file("ca.pem"),
+        file("client.pem"),
+        file("client.key"),
+    )
+}
+
+fn certify(folder: &Path) -> Result<()> {
+    let (certificate, issuer) = authority("the authority of a test")?;
+    fs::write(folder.join("ca.pem"), certificate.pem())?;
+    fs::write(folder.join("stranger.pem"), authority("a stranger")?.0.pem())?;
+    for name in ["server", "client"] {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(["127.0.0.1".to_owned(), "localhost".to_owned()])?;
+        params.distinguished_name.push(DnType::CommonName, name);
+        let certificate = params.signed_by(&key, &issuer)?;
+        fs::write(folder.join(format!("{name}.pem")), certificate.pem())?;
+        fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
+    }
+    Ok(())
+}
+
+/// Each has a name of its own: one who is named like its issuer counts as self-signed.
+fn authority(name: &str) -> Result<(Certificate, Issuer<'static, KeyPair>)> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    Ok((certificate, Issuer::new(params, key)))
+}
