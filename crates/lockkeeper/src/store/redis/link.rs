@@ -1,11 +1,14 @@
 //! The connection: one for commands and messages, made again when it breaks.
 //!
 //! Commands and the messages that wake waiters share one RESP3 connection. When it breaks, requests
-//! under way end as *unknown* and the next one connects anew. Behind Sentinel a new connection asks
-//! for the primary again; in a cluster the client follows the slots itself.
+//! under way end as *unknown* and the next one connects anew. So it does when the connection has been
+//! silent for too long: a machine that is gone, or a network that drops everything, breaks nothing.
+//! Behind Sentinel a new connection asks for the primary again; in a cluster the client follows the
+//! slots itself.
 
 use super::{KIND, trouble::error};
 use crate::{
+    clock::{Clock, Moment},
     error::{StoreError, Trouble},
     store::StoreResult,
 };
@@ -28,6 +31,9 @@ use tokio::sync::watch;
 
 /// For how long a request may take. When it is over the request may still be carried out.
 const REQUEST: Duration = Duration::from_secs(5);
+/// For how long a connection may leave all requests without an answer. Shorter, since many give up
+/// their requests earlier, and a renewal at another server is worth more than an answer from this one.
+const SILENCE: Duration = Duration::from_secs(3);
 /// For how long connecting may take.
 const CONNECT: Duration = Duration::from_secs(3);
 
@@ -90,10 +96,13 @@ pub(in crate::store) struct Link(Arc<State>);
 struct State {
     source: Source,
     ear: Ear,
+    clock: Clock,
     /// The present connection and its number.
     current: Mutex<Option<(u64, Wire)>>,
+    debt: Mutex<Debt>,
     connecting: tokio::sync::Mutex<()>,
-    made: AtomicU64,
+    /// How often it was tried to connect.
+    tries: AtomicU64,
     /// Grows with every connection that breaks.
     breaks: watch::Sender<u64>,
 }
@@ -103,19 +112,40 @@ impl State {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This connection is good for nothing any more.
-    fn give_up(&self, number: u64) {
-        self.current().take_if(|(present, _)| *present == number);
-        self.breaks.send_modify(|n| *n += 1);
+    fn debt(&self) -> MutexGuard<'_, Debt> {
+        self.debt.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection that somebody else has made meanwhile, or a new one.
+    /// The present connection, if it answers.
+    fn present(&self) -> Option<(u64, Wire)> {
+        let present = self.current().clone()?;
+        if self.is_cluster() || !self.debt().ask(self.clock.now()) {
+            return Some(present);
+        }
+        self.give_up(present.0);
+        None
+    }
+
+    /// This connection is good for nothing any more.
+    fn give_up(&self, number: u64) {
+        let was_in_use = self.current().take_if(|(present, _)| *present == number).is_some();
+        if was_in_use || self.is_cluster() {
+            self.breaks.send_modify(|n| *n += 1);
+        }
+    }
+
+    /// The connection that somebody else has made meanwhile, or a new one. What fails for one fails for
+    /// all who have waited for it.
     async fn reconnect(self: Arc<Self>) -> StoreResult<(u64, Wire)> {
+        let before = self.tries.load(Ordering::Relaxed);
         let _one_at_a_time = self.connecting.lock().await;
         if let Some(present) = self.current().clone() {
             return Ok(present);
         }
-        let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.tries.load(Ordering::Relaxed) != before {
+            return Err(unreachable("cannot connect"));
+        }
+        let number = self.tries.fetch_add(1, Ordering::Relaxed) + 1;
         let made = tokio::time::timeout(CONNECT, self.connect(number)).await;
         let wire = match made {
             Ok(Ok(wire)) => wire,
@@ -124,6 +154,7 @@ impl State {
             }
             Err(_) => return Err(unreachable(format!("cannot connect within {CONNECT:?}"))),
         };
+        self.debt().settle();
         *self.current() = Some((number, wire.clone()));
         Ok((number, wire))
     }
@@ -162,13 +193,13 @@ impl State {
         // A cluster's connection mends itself: only one of its nodes was lost.
         let number = if self.is_cluster() { 0 } else { number };
         move |info| {
+            let Some(state) = state.upgrade() else { return Ok(()) };
             match info.kind {
-                PushKind::Disconnection => {
-                    if let Some(state) = state.upgrade() {
-                        state.give_up(number);
-                    }
+                PushKind::Disconnection => state.give_up(number),
+                _ => {
+                    state.debt().settle();
+                    ear(info);
                 }
-                _ => ear(info),
             }
             Ok(())
         }
@@ -176,6 +207,26 @@ impl State {
 
     fn is_cluster(&self) -> bool {
         matches!(self.source, Source::Cluster(_))
+    }
+}
+
+/// What the present connection owes us: since when requests have had no answer, and when the last of
+/// them was made. Those that their askers have given up count too.
+#[derive(Default)]
+struct Debt(Option<(Moment, Moment)>);
+
+impl Debt {
+    /// Notes a request; says whether the connection has been silent for too long.
+    fn ask(&mut self, now: Moment) -> bool {
+        // After a pause an old debt says nothing: the answer may have come when nobody listened.
+        let recent = self.0.filter(|(_, last)| now.saturating_since(*last) < REQUEST * 2);
+        let since = recent.map_or(now, |(since, _)| since);
+        self.0 = Some((since, now));
+        now.saturating_since(since) > SILENCE
+    }
+
+    fn settle(&mut self) {
+        self.0 = None;
     }
 }
 
@@ -189,9 +240,11 @@ impl Link {
         Self(Arc::new(State {
             source,
             ear,
+            clock: Clock::system(),
             current: Mutex::default(),
+            debt: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
-            made: AtomicU64::new(0),
+            tries: AtomicU64::new(0),
             breaks: watch::Sender::default(),
         }))
     }
@@ -207,10 +260,11 @@ impl Link {
         let _ = breaks.wait_for(|now| *now != since).await;
     }
 
-    /// The connection and its number, made anew if there is none. Connecting goes on when nobody waits
-    /// for it any more: a caller of little patience would never get a connection to a slow server.
+    /// The connection and its number, made anew if there is none that answers. Connecting goes on when
+    /// nobody waits for it any more: a caller of little patience would never get a connection to a slow
+    /// server.
     async fn wire(&self) -> StoreResult<(u64, Wire)> {
-        if let Some(present) = self.0.current().clone() {
+        if let Some(present) = self.0.present() {
             return Ok(present);
         }
         let made = tokio::spawn(Arc::clone(&self.0).reconnect()).await;
@@ -228,27 +282,33 @@ impl Link {
     ) -> StoreResult<T> {
         let (number, mut wire) = self.wire().await?;
         let answer: RedisResult<T> = script.invoke_async(&mut wire).await;
-        answer.map_err(|e| self.failed(number, e))
+        self.answered(number, answer)
     }
 
     /// Runs a command.
     pub(in crate::store) async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> StoreResult<T> {
         let (number, mut wire) = self.wire().await?;
         let answer: RedisResult<T> = cmd.query_async(&mut wire).await;
-        answer.map_err(|e| self.failed(number, e))
+        self.answered(number, answer)
     }
 
     pub(super) async fn subscribe(&self, channel: &str) -> StoreResult<()> {
         let (number, mut wire) = self.wire().await?;
-        wire.subscribe(channel).await.map_err(|e| self.failed(number, e))
+        let answer = wire.subscribe(channel).await;
+        self.answered(number, answer)
     }
 
-    fn failed(&self, number: u64, e: RedisError) -> StoreError {
-        // A connection that timed out may still be good.
-        if (e.is_unrecoverable_error() || is_replica(&e)) && !self.is_cluster() {
-            self.0.give_up(number);
+    fn answered<T>(&self, number: u64, answer: RedisResult<T>) -> StoreResult<T> {
+        if answer.as_ref().map_or_else(|e| e.code().is_some(), |_| true) {
+            self.0.debt().settle();
         }
-        error(e)
+        answer.map_err(|e| {
+            let useless = e.is_unrecoverable_error() || e.is_timeout() || is_replica(&e);
+            if useless && !self.is_cluster() {
+                self.0.give_up(number);
+            }
+            error(e)
+        })
     }
 }
 
@@ -259,4 +319,26 @@ fn unreachable(what: impl Into<String>) -> StoreError {
 /// The primary has become a replica: another server is the one to talk to.
 fn is_replica(e: &RedisError) -> bool {
     e.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_owes_answers_for_too_long_is_dead() {
+        let (clock, mut debt) = (Clock::movable(), Debt::default());
+        let mut ask_after = |wait: Duration| {
+            clock.advance(wait);
+            debt.ask(clock.now())
+        };
+        assert!(!ask_after(Duration::ZERO));
+        assert!(!ask_after(SILENCE / 2));
+        assert!(ask_after(SILENCE * 2 / 3), "the first request has waited for too long");
+        assert!(!ask_after(REQUEST * 2), "nobody has listened for a while");
+        assert!(!ask_after(SILENCE / 2));
+        debt.settle();
+        clock.advance(SILENCE * 2 / 3);
+        assert!(!debt.ask(clock.now()), "there was an answer in between");
+    }
 }

@@ -17,6 +17,9 @@ use std::{
 };
 use tokio::sync::watch;
 
+/// For how long requests go on in the background. Later they would only do harm.
+const LINGER: Duration = Duration::from_secs(5);
+
 /// Servers that know nothing of each other.
 pub(super) struct Nodes {
     pub(super) links: Vec<Arc<Link>>,
@@ -122,8 +125,9 @@ impl Nodes {
         let under_way = Arc::new(());
         let (late, finishing) = (Arc::downgrade(&under_way), self.finishing.clone());
         finishing.send_modify(|tasks| *tasks += 1);
+        let clock = self.clock.clone();
         tokio::spawn(async move {
-            together::all(rest).await;
+            together::until(rest, |_| false, clock.sleep(LINGER)).await;
             drop(under_way);
             finishing.send_modify(|tasks| *tasks -= 1);
         });
