@@ -4,6 +4,7 @@
 --   e  zset  session -> when it is dead (µs of the server's clock), lock-delay included;
 --            !session -> until when a session that was closed cannot be opened again
 --   s  hash  session -> "evictions ttl delay channel owner"
+--            @ -> what the clock said when a session was last opened or renewed
 --   i  zset  name    -> the last number given out in its line (a place or a fence)
 --   x  zset  name    -> when its closed tickets can be forgotten
 --   z  zset  ticket  -> its place in the line of one name
@@ -59,6 +60,21 @@ local function about(S, sid)
   if not v then return 0, 0, '', '' end
   local evictions, delay, channel, owner = string.match(v, '^(%d+) %d+ (%d+) (%S+) (.*)$')
   return tonumber(evictions), tonumber(delay), channel, owner
+end
+
+-- Notes what the clock says. If it was set back, ends that were reckoned before lie too far ahead: none
+-- is further away than a renewal would put it now, so a dead session lasts one TTL more and not for as
+-- long as the clock went back.
+local function mark(E, S, now)
+  local last = tonumber(redis.call('HGET', S, '@') or 0)
+  redis.call('HSET', S, '@', num(now))
+  if last < now + 1000000 then return end
+  local ends = redis.call('ZRANGEBYSCORE', E, '(' .. num(now), '+inf', 'WITHSCORES')
+  for n = 1, #ends, 2 do
+    local ttl, delay = string.match(redis.call('HGET', S, ends[n]) or '', '^%d+ (%d+) (%d+) ')
+    local most = ttl and now + ttl + delay
+    if most and tonumber(ends[n + 1]) > most then redis.call('ZADD', E, num(most), ends[n]) end
+  end
 end
 
 -- A ticket that waits ends with its session; one that is granted stays for the lock-delay.

@@ -275,6 +275,7 @@ impl Redis {
         };
         let evictions = u64::try_from(parts.int()?).unwrap_or(0);
         let sweep: Vec<Value> = parts.parts()?.collect();
+        self.set_clock(parts.int()?);
         for name in sweep {
             // The renewal counts, whatever becomes of the sweeping.
             let _ = self.sweep(keys, &name).await;

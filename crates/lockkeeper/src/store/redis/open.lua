@@ -3,6 +3,7 @@
 local E, S = KEYS[1], KEYS[2]
 local sid, ttl, delay, channel, owner = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local now = clock()
+mark(E, S, now)
 if not redis.call('ZSCORE', E, sid) then
   if redis.call('ZSCORE', E, '!' .. sid) then return -1 end
   redis.call('ZADD', E, num(now + ttl + delay), sid)

@@ -9,7 +9,8 @@ for _, id in ipairs(redis.call('ZRANGE', Z, 0, -1)) do
   if ends > now then
     local owner, ago = '', -1
     if k.sid ~= '-' then owner = select(4, about(S, k.sid)) end
-    if k.fence > 0 then ago = now - k.granted end
+    -- The clock may have been set back since.
+    if k.fence > 0 then ago = math.max(0, now - k.granted) end
     tickets[#tickets + 1] =
       { id, k.weight, k.cap, k.fence, owner, k.note, now - k.entered, ago, ends - now }
   end
