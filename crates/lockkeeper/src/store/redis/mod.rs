@@ -20,6 +20,7 @@ pub(super) mod connect;
 mod foreign;
 mod keys;
 mod link;
+mod poll;
 mod reply;
 mod scripts;
 mod sessions;
@@ -39,12 +40,12 @@ use crate::{
 use keys::{CLUSTER_BUCKETS, Keys, bucket};
 pub(super) use link::Link;
 use link::Source;
-use redis::{Script, ScriptInvocation, Value};
+use redis::{ScriptInvocation, Value};
 pub(super) use reply::{Parts, nonsense, pack, unpack};
 use scripts::Scripts;
 use sessions::{Life, Sessions, hex, micros};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fmt,
     sync::{
         Arc,
@@ -226,43 +227,6 @@ impl Redis {
         }))
     }
 
-    /// Runs a script over lines of one session, bucket by bucket, all at once.
-    async fn over_lines(
-        &self,
-        script: &Script,
-        session: SessionId,
-        lines: BTreeMap<u32, Vec<(Name, TicketId)>>,
-    ) -> StoreResult<Vec<(Vec<(Name, TicketId)>, Value)>> {
-        let asks = lines.into_iter().map(|(bucket, lines)| {
-            let keys = &self.buckets[bucket as usize];
-            let mut script = script.prepare_invoke();
-            script.key(keys.ends()).key(keys.sessions()).key(keys.index());
-            script.arg(hex(session)).arg(micros(STRAY_MAX));
-            for (name, ticket) in &lines {
-                script.key(keys.order(name)).key(keys.tickets(name));
-                script.arg(name.as_str()).arg(ticket.to_string());
-            }
-            async move { Ok((lines, self.run::<Value>(keys, None, &script).await?)) }
-        });
-        super::together::all(asks).await.into_iter().collect()
-    }
-
-    fn by_bucket(
-        &self,
-        tickets: impl IntoIterator<Item = (Name, TicketId)>,
-    ) -> BTreeMap<u32, Vec<(Name, TicketId)>> {
-        let mut buckets: BTreeMap<u32, Vec<_>> = BTreeMap::new();
-        for (name, ticket) in tickets {
-            buckets.entry(self.bucket(&name)).or_default().push((name, ticket));
-        }
-        buckets
-    }
-
-    fn tickets_of(&self, session: SessionId) -> Vec<(Name, TicketId)> {
-        let lives = self.sessions.lives();
-        lives.get(&session).into_iter().flat_map(|life| &life.tickets).cloned().collect()
-    }
-
     async fn renew_in(&self, bucket: u32, ask: &Open) -> StoreResult<Option<u64>> {
         let keys = &self.buckets[bucket as usize];
         let mut script = self.scripts.renew.prepare_invoke();
@@ -405,7 +369,7 @@ impl Store for Redis {
         let breaks = self.link.breaks();
         let buckets = match self.sessions.lives().get_mut(&session) {
             Some(life) => {
-                life.renewing = Some(self.clock.now());
+                life.renews(self.clock.now());
                 life.buckets.clone()
             }
             None => buckets,
@@ -456,28 +420,7 @@ impl Store for Redis {
         session: SessionId,
         which: Which,
     ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
-        let all = matches!(which, Which::All);
-        let tickets = match which {
-            Which::These(tickets) => tickets,
-            Which::All => self.tickets_of(session),
-        };
-        let lines = self.by_bucket(tickets);
-        let mut stands = Vec::new();
-        for (lines, answers) in self.over_lines(&self.scripts.poll, session, lines).await? {
-            for ((name, ticket), answer) in lines.into_iter().zip(Parts::of(answers)?) {
-                let mut parts = Parts::of(answer)?;
-                let stand = match parts.text()?.as_str() {
-                    "granted" => Stand::Granted { fence: parts.fence()? },
-                    "queued" => Stand::Waiting(parts.wait()?),
-                    _ => Stand::Gone,
-                };
-                stands.push((name, ticket, stand));
-            }
-        }
-        if all {
-            stands.retain(|(_, _, stand)| *stand != Stand::Gone);
-        }
-        Ok(stands)
+        self.stands(session, which).await
     }
 
     async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
@@ -501,9 +444,7 @@ impl Store for Redis {
         script.arg(micros(ask.keep.unwrap_or_default()));
         script.arg(if ask.stray { micros(STRAY_MAX) } else { 0 });
         let left: String = self.run(keys, Some(name), &script).await?;
-        if let Some(life) = self.sessions.lives().get_mut(session) {
-            life.tickets.remove(&(name.clone(), *ticket));
-        }
+        self.left(*session, name, *ticket);
         Ok(match left.as_str() {
             "released" => Left::Released,
             "withdrawn" => Left::Withdrawn,

@@ -15,7 +15,7 @@ macro_rules! scripts {
         }
     };
 }
-scripts!(open, renew, close, enter, leave, poll, edit, check, show, evict, sweep);
+scripts!(open, renew, close, enter, leave, poll, strays, edit, check, show, evict, sweep);
 
 /// Comments stay with us: the server keeps and hashes the text as it is sent.
 fn script(common: &str, own: &str) -> Script {

@@ -14,6 +14,9 @@ use std::{
     time::Duration,
 };
 
+/// By how much the clocks of servers that stand in for each other may differ.
+const SKEW: Duration = Duration::from_secs(60);
+
 /// What this handle knows of its sessions.
 #[derive(Default)]
 pub(super) struct Sessions {
@@ -28,11 +31,21 @@ pub(super) struct Life {
     /// The buckets in which the server knows the session.
     pub(super) buckets: BTreeSet<u32>,
     pub(super) tickets: HashSet<(Name, TicketId)>,
+    /// The lines that it has left not long ago, and when.
+    pub(super) left: HashMap<Name, Moment>,
 }
 
 impl Life {
     pub(super) fn new(ask: Open, buckets: BTreeSet<u32>) -> Self {
-        Self { ask, renewing: None, buckets, tickets: HashSet::new() }
+        Self { ask, renewing: None, buckets, tickets: HashSet::new(), left: HashMap::new() }
+    }
+
+    /// Notes that a renewal begins. Lines that were left so long ago that a server which falls back
+    /// to its data of then has no such session any more are forgotten.
+    pub(super) fn renews(&mut self, now: Moment) {
+        self.renewing = Some(now);
+        let memory = self.ask.ttl + self.ask.lock_delay + SKEW;
+        self.left.retain(|_, at| now.saturating_since(*at) < memory);
     }
 }
 
