@@ -1,0 +1,139 @@
+//! How many commands and connections a lock costs.
+
+use crate::support::{Witness, keeper, keeper_for, start};
+use lockkeeper::Guard;
+use servers::Running;
+use std::{future::poll_fn, path::Path, task::Poll, time::Duration};
+use testkit::{
+    taker::Taker,
+    world::{eventually, soon},
+};
+
+/// Scripts sent by clients, and messages sent by scripts, while `work` was done. Renewals and safety
+/// polls may fall into it, so the quietest of several times counts.
+async fn cost<F: Future<Output = ()>>(
+    witness: &mut Witness,
+    mut work: impl FnMut() -> F,
+) -> (u64, u64) {
+    let mut least = (u64::MAX, u64::MAX);
+    for _ in 0..10 {
+        witness.command(&["CONFIG", "RESETSTAT"]).await;
+        work().await;
+        least = least.min(witness.scripts_and_messages().await);
+    }
+    least
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_uncontended_lock_and_its_release_are_two_commands() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let (keeper, mut witness) = (keeper(&server).await, Witness::of(&server).await);
+    let pair = async || {
+        keeper.lock("a").await.expect("free").release().await.expect("released");
+    };
+    pair().await;
+    assert_eq!(cost(&mut witness, pair).await, (2, 0));
+    keeper.close().await;
+}
+
+/// However many wait, the one whose turn it is learns of it by one message, and nobody else stirs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_is_one_script_and_one_message() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let (holder, mut witness) = (keeper(&server).await, Witness::of(&server).await);
+    for waiters in [8, 80, 800] {
+        let name = format!("with-{waiters}");
+        let mut held = Some(holder.lock(&name).await.expect("free"));
+        let mut crowd = crowd(&server, &name, waiters / PROCESSES).await;
+        eventually("all stand in line", async || {
+            holder.look_at(&name).await.is_ok_and(|l| l.is_some_and(|l| l.tickets.len() > waiters))
+        })
+        .await;
+        let (mut at, mut least) = (0, (u64::MAX, u64::MAX));
+        for _ in 0..8 {
+            witness.command(&["CONFIG", "RESETSTAT"]).await;
+            match held.take() {
+                Some(guard) => guard.release().await.expect("released"),
+                None => crowd[at].tell("release").await,
+            }
+            at = soon("the next grant", granted(&mut crowd)).await;
+            least = least.min(witness.scripts_and_messages().await);
+        }
+        assert_eq!(least, (1, 1), "scripts and messages with {waiters} waiters");
+    }
+    holder.close().await;
+}
+
+/// In how many processes a crowd waits.
+const PROCESSES: usize = 8;
+
+/// Processes with so many waiters each.
+async fn crowd(server: &Running, name: &str, each: usize) -> Vec<Taker> {
+    let program = Path::new(env!("CARGO_BIN_EXE_taker"));
+    let mut crowd = Vec::new();
+    for _ in 0..PROCESSES {
+        let ttl = Duration::from_secs(60);
+        let mut taker = Taker::at(program, server.url(), ttl, Duration::ZERO).await;
+        taker.tell(&format!("crowd {name} {each}")).await;
+        crowd.push(taker);
+    }
+    crowd
+}
+
+/// Waits until the lock is granted in any process; says in which.
+async fn granted(crowd: &mut [Taker]) -> usize {
+    loop {
+        let mut lines: Vec<_> = crowd.iter_mut().map(|taker| Box::pin(taker.line())).collect();
+        let line = poll_fn(|cx| {
+            for (at, line) in lines.iter_mut().enumerate() {
+                if let Poll::Ready(line) = line.as_mut().poll(cx) {
+                    return Poll::Ready((at, line));
+                }
+            }
+            Poll::Pending
+        });
+        match line.await {
+            (at, line) if line.starts_with("granted") => return at,
+            (_, line) => assert_eq!(line, "released"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_locks_are_one_renewal() {
+    const PERIOD: Duration = Duration::from_secs(3);
+    let Some(server) = start(servers::REDIS) else { return };
+    let (keeper, mut witness) = (keeper_for(&server, PERIOD * 3).await, Witness::of(&server).await);
+    let mut guards = Vec::new();
+    for i in 0..10_000 {
+        guards.push(keeper.lock(format!("name {i}")).await.expect("free"));
+    }
+    // The first renewal is followed by a poll that compares all tickets; after that only renewals are
+    // left. From the first of ten to the last, nine periods pass.
+    witness.command(&["CONFIG", "RESETSTAT"]).await;
+    eventually("two renewals", async || witness.count("evalsha").await >= 3).await;
+    witness.command(&["CONFIG", "RESETSTAT"]).await;
+    let began = std::time::Instant::now();
+    for n in 1..=10 {
+        eventually("a renewal", async || witness.count("evalsha").await >= n).await;
+    }
+    let took = began.elapsed();
+    assert!(took > PERIOD * 9 - PERIOD / 3, "ten renewals within {took:?}");
+    assert!(guards.iter().all(Guard::is_held));
+    keeper.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keeper_that_is_gone_has_no_connection() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let mut witness = Witness::of(&server).await;
+    for closed in [true, false] {
+        let keeper = keeper(&server).await;
+        keeper.lock("a").await.expect("free").release().await.expect("released");
+        if closed {
+            keeper.close().await;
+        }
+        drop(keeper);
+        eventually("only the witness is left", async || witness.clients().await == 1).await;
+    }
+}

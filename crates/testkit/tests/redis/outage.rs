@@ -1,0 +1,135 @@
+//! One server that dies, forgets or stands still.
+
+use crate::{
+    crowd::Crowd,
+    support::{Witness, awaited, held_and_awaited, keeper, keeper_for, start},
+};
+use lockkeeper::{Health, Keeper, Loss};
+use servers::Running;
+use std::time::Duration;
+use testkit::world::{eventually, soon};
+
+/// The locks are gone while their holder believes; it learns that with its next renewal, and fences
+/// go on from the server's clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_restarts_empty_loses_locks_and_never_fences() {
+    let Some(mut server) = start(servers::REDIS) else { return };
+    let (held, waiter) = held_and_awaited(&server).await;
+    server.kill().expect("killed");
+    server.restart().expect("restarted");
+    let why = soon("the loss", held.lost()).await;
+    assert!(matches!(why, Loss::SessionGone | Loss::Expired), "{why:?}");
+    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+    assert!(next.fence() > held.fence());
+    next.release().await.expect("released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_restarts_with_its_data_keeps_the_locks() {
+    let Some(mut server) = start(servers::REDIS_DURABLE) else { return };
+    let keeper = Keeper::builder().ttl(Duration::from_secs(30)).connect(server.url()).await;
+    let keeper = keeper.expect("the server answers");
+    let held = keeper.lock("a").await.expect("free");
+    server.kill().expect("killed");
+    server.restart().expect("restarted");
+    eventually("a renewal", async || held.extend(Duration::from_secs(20)).await.is_ok()).await;
+    assert_eq!(held.health(), Health::Held);
+    assert!(keeper.check(&held.sequencer()).await.expect("an answer"));
+    let fence = held.fence();
+    held.release().await.expect("released");
+    assert!(keeper.lock("a").await.expect("free").fence() > fence);
+    keeper.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_flushes_the_data_ends_the_locks_in_it() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let (keeper, mut witness) = (keeper(&server).await, Witness::of(&server).await);
+    let held = keeper.lock("a").await.expect("free");
+    witness.command(&["FLUSHALL"]).await;
+    assert_eq!(soon("the loss", held.lost()).await, Loss::SessionGone);
+    let next = soon("the next lock", keeper.lock("a").into_future()).await.expect("free");
+    assert!(next.fence() > held.fence());
+    keeper.close().await;
+}
+
+/// Unknown is not lost, until the deadline; those who wait are served when the server goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters() {
+    let Some(mut server) = start(servers::REDIS) else { return };
+    let (held, waiter) = held_and_awaited(&server).await;
+    server.freeze().expect("frozen");
+    assert_eq!(soon("the loss", held.lost()).await, Loss::Expired);
+    server.thaw().expect("thawed");
+    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+    assert!(next.fence() > held.fence());
+    next.release().await.expect("released");
+}
+
+/// With the usual TTL five seconds are nothing: no lock is lost, and all are served on. A server
+/// alone, one behind sentinels (which stand still with it, as on one machine), and a cluster.
+async fn five_seconds_of_silence(mut server: Running) {
+    let ttl = Duration::from_secs(15);
+    let (one, two) = (keeper_for(&server, ttl).await, keeper_for(&server, ttl).await);
+    let held = one.lock("held").await.expect("free");
+    let waiter = awaited(&one, &two, "held").await;
+    let crowd = Crowd::of(vec![keeper_for(&server, ttl).await, keeper_for(&server, ttl).await]);
+    crowd.all_served("at first").await;
+    server.freeze().expect("frozen");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_ne!(held.health(), Health::Lost(Loss::Expired));
+    server.thaw().expect("thawed");
+    crowd.all_served("afterwards").await;
+    eventually("a renewal", async || held.extend(ttl / 2).await.is_ok()).await;
+    assert_eq!(held.health(), Health::Held);
+    assert!(two.check(&held.sequencer()).await.expect("an answer"));
+    let fence = held.fence();
+    held.release().await.expect("released");
+    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+    assert!(next.fence() > fence);
+    crowd.go_home().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_seconds_of_silence_take_no_lock_of_a_server() {
+    let Some(server) = start(servers::REDIS) else { return };
+    five_seconds_of_silence(server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_seconds_of_silence_take_no_lock_behind_sentinels() {
+    let Some(server) = start(servers::REDIS_SENTINEL) else { return };
+    five_seconds_of_silence(server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_seconds_of_silence_take_no_lock_of_a_cluster() {
+    let Some(server) = start(servers::REDIS_CLUSTER) else { return };
+    five_seconds_of_silence(server).await;
+}
+
+/// All processes die at once and come back empty, as after a power cut.
+async fn all_is_forgotten(mut server: Running) {
+    let (one, two) = (keeper(&server).await, keeper(&server).await);
+    let held = one.lock("held").await.expect("free");
+    let waiter = awaited(&one, &two, "held").await;
+    server.kill().expect("killed");
+    server.restart().expect("restarted");
+    let why = soon("the loss", held.lost()).await;
+    assert!(matches!(why, Loss::SessionGone | Loss::Expired), "{why:?}");
+    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+    assert!(next.fence() > held.fence());
+    next.release().await.expect("released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_power_cut_behind_sentinels_loses_locks_and_never_fences() {
+    let Some(server) = start(servers::REDIS_SENTINEL) else { return };
+    all_is_forgotten(server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_power_cut_of_a_cluster_loses_locks_and_never_fences() {
+    let Some(server) = start(servers::REDIS_CLUSTER) else { return };
+    all_is_forgotten(server).await;
+}

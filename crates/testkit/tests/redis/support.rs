@@ -1,0 +1,134 @@
+//! What these tests share: servers, keepers, and a client beside the library.
+
+use lockkeeper::{Guard, Keeper};
+use servers::{Recipe, Require, Running};
+use std::{collections::HashMap, time::Duration};
+use testkit::world::eventually;
+use tokio::task::JoinHandle;
+
+pub(crate) const TTL: Duration = Duration::from_secs(2);
+
+/// A running server, or nothing if it cannot be had and nobody insists.
+pub(crate) fn start(recipe: Recipe) -> Option<Running> {
+    is_there(recipe).then(|| recipe.start().expect("the server starts"))
+}
+
+/// The same, with a clock for each of its processes.
+pub(crate) fn start_with_clocks(recipe: Recipe) -> Option<Running> {
+    is_there(recipe).then(|| recipe.start_with_clocks().expect("the server starts"))
+}
+
+fn is_there(recipe: Recipe) -> bool {
+    if let Some(missing) = recipe.first_missing() {
+        let must = Require::from_env().wants(recipe.name);
+        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
+        eprintln!("ignored: {missing} is not installed");
+        return false;
+    }
+    true
+}
+
+pub(crate) async fn keeper(server: &Running) -> Keeper {
+    keeper_for(server, TTL).await
+}
+
+pub(crate) async fn keeper_for(server: &Running, ttl: Duration) -> Keeper {
+    Keeper::builder().ttl(ttl).connect(server.url()).await.expect("the server answers")
+}
+
+/// A lock that one keeper holds and another waits for.
+pub(crate) async fn held_and_awaited(server: &Running) -> (Guard, Waiter) {
+    let (one, two) = (keeper(server).await, keeper(server).await);
+    let held = one.lock("a").await.expect("free");
+    let waiter = awaited(&one, &two, "a").await;
+    (held, waiter)
+}
+
+pub(crate) type Waiter = JoinHandle<lockkeeper::Result<Guard>>;
+
+/// Another keeper waits for the lock that one has.
+pub(crate) async fn awaited(one: &Keeper, two: &Keeper, name: &str) -> Waiter {
+    let waiter = tokio::spawn(two.lock(name).into_future());
+    eventually("it waits", async || {
+        one.look_at(name).await.is_ok_and(|line| line.is_some_and(|line| line.tickets.len() == 2))
+    })
+    .await;
+    waiter
+}
+
+/// A client beside the library, to see what the library did.
+pub(crate) struct Witness(redis::aio::MultiplexedConnection);
+
+impl Witness {
+    pub(crate) async fn of(server: &Running) -> Self {
+        Self::at(server.ports()[0]).await
+    }
+
+    /// A client of the server at this port.
+    pub(crate) async fn at(port: u16) -> Self {
+        let client = redis::Client::open(("127.0.0.1", port)).expect("an address");
+        Self(client.get_multiplexed_async_connection().await.expect("the server answers"))
+    }
+
+    pub(crate) async fn command(&mut self, words: &[&str]) {
+        let mut command = redis::cmd(words[0]);
+        let () = command.arg(&words[1..]).query_async(&mut self.0).await.expect("an answer");
+    }
+
+    pub(crate) async fn number(&mut self, words: &[&str]) -> i64 {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).query_async(&mut self.0).await.expect("a number")
+    }
+
+    /// A section of what the server says about itself.
+    pub(crate) async fn info(&mut self, section: &str) -> String {
+        let mut info = redis::cmd("INFO");
+        info.arg(section).query_async(&mut self.0).await.expect("an answer")
+    }
+
+    /// How many seconds after it ran the last enter would still have had an effect, by the log of
+    /// slow commands.
+    pub(crate) async fn patience_of_an_enter(&mut self) -> i64 {
+        let mut get = redis::cmd("SLOWLOG");
+        type Entry = (u64, i64, u64, Vec<String>, String, String);
+        let log: Vec<Entry> =
+            get.arg("GET").arg(100).query_async(&mut self.0).await.expect("an answer");
+        let of_an_enter = |(_, ran_at, _, words, _, _): &Entry| {
+            // EVALSHA, the script and the number of keys; five keys, and the eighth argument.
+            let [_, _, keys, rest @ ..] = &words[..] else { return None };
+            let deadline: i64 = rest.get(5 + 7)?.parse().ok()?;
+            (keys == "5" && rest.len() == 15).then(|| deadline / 1_000_000 - ran_at)
+        };
+        log.iter().find_map(of_an_enter).expect("there was an enter")
+    }
+
+    /// How often each command was called since the last reset.
+    pub(crate) async fn calls(&mut self) -> HashMap<String, u64> {
+        self.info("commandstats").await.lines().filter_map(call).collect()
+    }
+
+    /// How many connections the server has.
+    pub(crate) async fn clients(&mut self) -> usize {
+        let mut list = redis::cmd("CLIENT");
+        let list: String = list.arg("LIST").query_async(&mut self.0).await.expect("an answer");
+        list.lines().count()
+    }
+
+    /// Scripts sent by clients, and messages sent by scripts.
+    pub(crate) async fn scripts_and_messages(&mut self) -> (u64, u64) {
+        let calls = self.calls().await;
+        let of = |command: &str| calls.get(command).copied().unwrap_or(0);
+        (of("evalsha") + of("eval"), of("publish"))
+    }
+
+    pub(crate) async fn count(&mut self, command: &str) -> u64 {
+        self.calls().await.get(command).copied().unwrap_or(0)
+    }
+}
+
+/// `cmdstat_evalsha:calls=2,usec=…`
+fn call(line: &str) -> Option<(String, u64)> {
+    let (command, stats) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+    let calls = stats.strip_prefix("calls=")?.split(',').next()?.parse().ok()?;
+    Some((command.to_owned(), calls))
+}
