@@ -66,8 +66,12 @@ impl Witness {
 
     /// A client of the server at this port.
     pub(crate) async fn at(port: u16) -> Self {
-        let client = redis::Client::open(("127.0.0.1", port)).expect("an address");
-        Self(client.get_multiplexed_async_connection().await.expect("the server answers"))
+        Self::try_at(port).await.expect("the server answers")
+    }
+
+    pub(crate) async fn try_at(port: u16) -> redis::RedisResult<Self> {
+        let client = redis::Client::open(("127.0.0.1", port))?;
+        Ok(Self(client.get_multiplexed_async_connection().await?))
     }
 
     pub(crate) async fn command(&mut self, words: &[&str]) {
@@ -82,8 +86,11 @@ impl Witness {
 
     /// A section of what the server says about itself.
     pub(crate) async fn info(&mut self, section: &str) -> String {
-        let mut info = redis::cmd("INFO");
-        info.arg(section).query_async(&mut self.0).await.expect("an answer")
+        self.try_info(section).await.expect("an answer")
+    }
+
+    pub(crate) async fn try_info(&mut self, section: &str) -> redis::RedisResult<String> {
+        redis::cmd("INFO").arg(section).query_async(&mut self.0).await
     }
 
     /// How many seconds after it ran the last enter would still have had an effect, by the log of
