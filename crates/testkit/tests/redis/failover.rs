@@ -81,6 +81,31 @@ async fn a_lock_that_the_replica_missed_is_lost_and_its_fence_is_not_given_again
     assert!(two.check(&next.sequencer()).await.expect("an answer"));
 }
 
+/// The replica has a ticket that was left meanwhile, of a session that lives: it must not stand in
+/// the others' way until that session ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_was_released_does_not_come_back_with_the_replica() {
+    let Some(mut server) = start(servers::REDIS_SENTINEL) else { return };
+    // The waiter learns by its own renewal that its ticket has come back too.
+    let often = Duration::from_secs(12);
+    let (one, two) = (keeper_for(&server, LONG).await, keeper_for(&server, often).await);
+    let (held, kept) = (one.lock("a").await.expect("free"), one.lock("b").await.expect("free"));
+    let waiter = awaited(&one, &two, "a").await;
+    replicated(&server).await;
+    cut(&server).await;
+    let fence = held.fence();
+    held.release().await.expect("released");
+    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+    next.release().await.expect("released");
+    server.nodes()[PRIMARY].kill().expect("killed");
+    eventually("a renewal at the new primary", async || kept.extend(LONG * 9 / 10).await.is_ok())
+        .await;
+    let third = keeper_for(&server, LONG).await;
+    let last = soon("the next lock", third.lock("a").into_future()).await.expect("granted");
+    assert!(last.fence() > fence);
+    assert!(kept.is_held());
+}
+
 /// Short sessions are over before the replica has taken over: their holders know by themselves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guards_know_of_their_loss_before_a_replica_without_their_locks_serves_others() {
