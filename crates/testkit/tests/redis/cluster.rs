@@ -4,9 +4,60 @@ use crate::{
     crowd::Crowd,
     support::{Witness, awaited, keeper, keeper_for, start},
 };
+use anyhow::ensure;
 use lockkeeper::{Guard, Keeper, Loss};
-use std::time::Duration;
-use testkit::world::soon;
+use servers::{Process, Recipe, Running};
+use std::{net::TcpStream, time::Duration};
+use testkit::world::{eventually, soon};
+
+/// One more node, which can follow another one.
+const FOLLOWER: Recipe = Recipe {
+    ports: 2,
+    processes: |site| {
+        let (port, bus) = (site.ports[0], site.ports[1]);
+        let settings = format!(
+            "--port {port} --bind 127.0.0.1 --save  --cluster-enabled yes --cluster-port {bus} \
+             --cluster-node-timeout 2000 --cluster-announce-ip 127.0.0.1 \
+             --cluster-replica-validity-factor 0 --repl-diskless-sync-delay 0"
+        );
+        Ok(vec![Process {
+            name: "follower".into(),
+            program: "redis-server",
+            args: settings.split(' ').map(Into::into).collect(),
+            env: Vec::new(),
+            ready: Box::new(move || {
+                ensure!(TcpStream::connect(("127.0.0.1", port)).is_ok(), "it does not listen");
+                Ok(())
+            }),
+        }])
+    },
+    ..servers::REDIS
+};
+
+/// A node that follows this one of the cluster, and would take over from it.
+async fn follower_of(server: &Running, node: usize) -> Running {
+    let follower = FOLLOWER.start().expect("one more node starts");
+    let mut there = Witness::at(follower.ports()[0]).await;
+    let primary = Witness::at(server.ports()[node]).await.text(&["CLUSTER", "MYID"]).await;
+    // After the ports for clients come those by which the nodes meet.
+    let [port, bus] = [server.ports()[0], server.ports()[3]].map(|port| port.to_string());
+    there.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
+    eventually("it follows", async || there.accepts(&["CLUSTER", "REPLICATE", &primary]).await)
+        .await;
+    eventually("it has all", async || {
+        there.info("replication").await.contains("master_link_status:up")
+    })
+    .await;
+    for port in server.ports()[..3].iter().chain(&follower.ports()[..1]) {
+        let mut witness = Witness::at(*port).await;
+        eventually("all know that it follows", async || {
+            let nodes = witness.text(&["CLUSTER", "NODES"]).await;
+            nodes.lines().any(|line| line.contains("slave") && line.contains(&primary))
+        })
+        .await;
+    }
+    follower
+}
 
 /// So many names that every node has some.
 async fn take_many(keeper: &Keeper) -> Vec<Guard> {
@@ -67,4 +118,43 @@ async fn a_crowd_is_served_on_when_each_node_has_been_killed_once() {
         crowd.all_served(&format!("after the death of node {node}")).await;
     }
     crowd.go_home().await;
+}
+
+/// The follower takes over, whether the primary's connections break or it only falls silent.
+async fn a_follower_takes_over(fail: fn(&mut Running)) {
+    let Some(mut server) = start(servers::REDIS_CLUSTER) else { return };
+    let follower = follower_of(&server, 1).await;
+    let ttl = Duration::from_secs(45);
+    let (one, two) = (keeper_for(&server, ttl).await, keeper_for(&server, ttl).await);
+    let guards = take_many(&one).await;
+    let crowd = Crowd::of(vec![keeper_for(&server, ttl).await, keeper_for(&server, ttl).await]);
+    crowd.all_served("at first").await;
+    fail(&mut server);
+    let mut heir = Witness::at(follower.ports()[0]).await;
+    eventually("the follower has taken over", async || {
+        heir.info("replication").await.contains("role:master")
+    })
+    .await;
+    eventually("a renewal at all nodes", async || {
+        guards[0].extend(ttl * 9 / 10).await.is_ok() || !guards[0].is_held()
+    })
+    .await;
+    crowd.all_served("by the follower").await;
+    for guard in guards {
+        let (name, fence) = (guard.name().clone(), guard.fence());
+        drop(guard);
+        let next = soon("the next lock", two.lock(name.as_str()).into_future()).await;
+        assert!(next.expect("free").fence() > fence);
+    }
+    crowd.go_home().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_takes_over_from_a_node_that_dies() {
+    a_follower_takes_over(|server| server.nodes()[1].kill().expect("killed")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_takes_over_from_a_node_that_falls_silent() {
+    a_follower_takes_over(|server| server.nodes()[1].freeze().expect("frozen")).await;
 }

@@ -79,6 +79,17 @@ impl Witness {
         let () = command.arg(&words[1..]).query_async(&mut self.0).await.expect("an answer");
     }
 
+    /// Whether the server does as it is told.
+    pub(crate) async fn accepts(&mut self, words: &[&str]) -> bool {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).query_async::<()>(&mut self.0).await.is_ok()
+    }
+
+    pub(crate) async fn text(&mut self, words: &[&str]) -> String {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).query_async(&mut self.0).await.expect("a text")
+    }
+
     pub(crate) async fn number(&mut self, words: &[&str]) -> i64 {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]).query_async(&mut self.0).await.expect("a number")

@@ -4,7 +4,7 @@
 //! under way end as *unknown* and the next one connects anew. So it does when the connection has been
 //! silent for too long: a machine that is gone, or a network that drops everything, breaks nothing.
 //! Behind Sentinel a new connection asks for the primary again; in a cluster the client follows the
-//! slots itself.
+//! slots itself, unless a node falls silent: then it begins anew with the nodes that answer.
 
 use super::{KIND, trouble::error};
 use crate::{
@@ -36,6 +36,10 @@ const REQUEST: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(3);
 /// For how long connecting may take.
 const CONNECT: Duration = Duration::from_secs(3);
+/// For how long one node of a cluster may take to be connected: the others are enough to begin with.
+const CONNECT_NODE: Duration = Duration::from_secs(1);
+/// A request to a cluster that its asker has given up after so long has met a node that is silent.
+const ABANDONED: Duration = Duration::from_secs(1);
 
 /// Where connections come from.
 pub(super) enum Source {
@@ -175,7 +179,7 @@ impl State {
             }
             Source::Cluster(client) => {
                 let config = redis::cluster::ClusterConfig::new()
-                    .set_connection_timeout(CONNECT)
+                    .set_connection_timeout(CONNECT_NODE)
                     .set_response_timeout(REQUEST)
                     .set_push_sender(self.listener(number));
                 Ok(Wire::Cluster(client.get_async_connection_with_config(config).await?))
@@ -281,21 +285,41 @@ impl Link {
         script: &ScriptInvocation<'_>,
     ) -> StoreResult<T> {
         let (number, mut wire) = self.wire().await?;
-        let answer: RedisResult<T> = script.invoke_async(&mut wire).await;
-        self.answered(number, answer)
+        self.answer(number, script.invoke_async(&mut wire)).await
     }
 
     /// Runs a command.
     pub(in crate::store) async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> StoreResult<T> {
         let (number, mut wire) = self.wire().await?;
-        let answer: RedisResult<T> = cmd.query_async(&mut wire).await;
-        self.answered(number, answer)
+        self.answer(number, cmd.query_async(&mut wire)).await
     }
 
     pub(super) async fn subscribe(&self, channel: &str) -> StoreResult<()> {
         let (number, mut wire) = self.wire().await?;
-        let answer = wire.subscribe(channel).await;
-        self.answered(number, answer)
+        self.answer(number, wire.subscribe(channel)).await
+    }
+
+    /// Awaits the answer to a request. In a cluster one node can be silent while others answer, and the
+    /// client goes on asking it; so there every request is watched by itself.
+    async fn answer<T>(
+        &self,
+        number: u64,
+        request: impl Future<Output = RedisResult<T>>,
+    ) -> StoreResult<T> {
+        if !self.is_cluster() {
+            return self.answered(number, request.await);
+        }
+        let mut watch = Watch { link: self, number, sent: self.0.clock.now(), over: false };
+        let answer = tokio::time::timeout(SILENCE, request).await;
+        watch.over = true;
+        answer.map_or_else(
+            |_| {
+                self.0.give_up(number);
+                let what = format!("a node of the cluster has been silent for {SILENCE:?}");
+                Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
+            },
+            |answer| self.answered(number, answer),
+        )
     }
 
     fn answered<T>(&self, number: u64, answer: RedisResult<T>) -> StoreResult<T> {
@@ -309,6 +333,23 @@ impl Link {
             }
             error(e)
         })
+    }
+}
+
+/// A request to a cluster that is under way.
+struct Watch<'a> {
+    link: &'a Link,
+    number: u64,
+    sent: Moment,
+    over: bool,
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        let waited = self.link.0.clock.now().saturating_since(self.sent);
+        if !self.over && waited >= ABANDONED {
+            self.link.0.give_up(self.number);
+        }
     }
 }
 
