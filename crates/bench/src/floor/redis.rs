@@ -52,7 +52,8 @@ pub(crate) async fn connect(url: &str) -> Result<MultiplexedConnection> {
 
 /// The text of a script as the library sends it.
 fn script(own: &str) -> Script {
-    let lines = COMMON.lines().chain(own.lines());
+    let (first, rest) = own.split_once("-- common.lua\n").unwrap_or(("", own));
+    let lines = [first, COMMON, rest].into_iter().flat_map(str::lines);
     let code: Vec<&str> = lines.filter(|line| !line.trim_start().starts_with("--")).collect();
     Script::new(&code.join("\n"))
 }

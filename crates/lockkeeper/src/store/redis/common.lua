@@ -1,4 +1,4 @@
--- Shared by all scripts, which are this text followed by their own.
+-- Shared by all scripts, which are this text followed by their own; see scripts.rs.
 --
 -- Keys of one bucket, all in one slot; a script names those it uses in KEYS:
 --   e  zset  session -> when it is dead (µs of the server's clock), lock-delay included;
@@ -24,11 +24,8 @@ end
 
 -- The next number of a line: grows, and never falls below the clock.
 local function draw(I, name, now)
-  local last = redis.call('ZSCORE', I, name)
-  local n = now
-  if last and tonumber(last) >= n then n = tonumber(last) + 1 end
-  redis.call('ZADD', I, num(n), name)
-  return n
+  if redis.call('ZADD', I, 'GT', 'CH', num(now), name) == 1 then return now end
+  return tonumber(redis.call('ZINCRBY', I, 1, name))
 end
 
 local TICKET = '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$'
@@ -48,10 +45,11 @@ local function read(T, id)
 end
 
 local function write(T, k)
-  redis.call('HSET', T, k.id, table.concat({
-    k.sid, num(k.weight), num(k.cap), num(k.fence), num(k.entered), num(k.granted), num(k.hold),
-    num(k.note_edit), num(k.cell_edit), k.note,
-  }, ' '))
+  -- The note is put behind: a format would end it at a zero byte.
+  redis.call('HSET', T, k.id, string.format(
+    '%s %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f ',
+    k.sid, k.weight, k.cap, k.fence, k.entered, k.granted, k.hold, k.note_edit, k.cell_edit
+  ) .. k.note)
 end
 
 -- Evictions, lock-delay, channel and owner of a session.
@@ -82,7 +80,9 @@ local function dead_at(E, S, k)
   if k.sid == '-' then return k.hold end
   local ends = tonumber(redis.call('ZSCORE', E, k.sid) or 0)
   if k.fence > 0 or ends == 0 then return ends end
-  return ends - select(2, about(S, k.sid))
+  local _, delay, channel = about(S, k.sid)
+  k.channel = channel
+  return ends - delay
 end
 
 local function drop(Z, T, id)
@@ -90,11 +90,11 @@ local function drop(Z, T, id)
   redis.call('HDEL', T, id)
 end
 
-local function grant(S, I, T, name, k, now)
+-- Grants a waiting ticket whose end was looked up just before.
+local function grant(I, T, name, k, now)
   k.fence, k.granted = draw(I, name, now), now
   write(T, k)
-  local channel = select(3, about(S, k.sid))
-  if channel ~= '' then redis.call('PUBLISH', channel, k.id .. ' ' .. num(k.fence)) end
+  if k.channel ~= '' then redis.call('PUBLISH', k.channel, k.id .. ' ' .. num(k.fence)) end
 end
 
 -- Walks a line from its head: the dead fall out and their sessions end, the longest prefix that fits
@@ -103,7 +103,7 @@ end
 local function settle(E, S, I, Z, T, name, now)
   local at, front = 0, { waits = false }
   while true do
-    local ids = redis.call('ZRANGE', Z, at, at + 15)
+    local ids = redis.call('ZRANGE', Z, at, at + 3)
     if #ids == 0 then return front end
     for _, id in ipairs(ids) do
       local k = read(T, id)
@@ -123,7 +123,7 @@ local function settle(E, S, I, Z, T, name, now)
           return front
         end
         front.room = front.room - k.weight
-        if k.fence == 0 then grant(S, I, T, name, k, now) end
+        if k.fence == 0 then grant(I, T, name, k, now) end
         front.holder = front.holder or k
         if not front.moves or ends < front.moves then front.moves = ends end
         at = at + 1

@@ -9,7 +9,7 @@ use crate::{
     name::Name,
     store::StoreResult,
 };
-use redis::{FromRedisValue, ScriptInvocation};
+use redis::{Cmd, FromRedisValue, Script, ScriptInvocation};
 
 impl Redis {
     /// Runs a script over keys of this bucket and this name.
@@ -21,6 +21,19 @@ impl Redis {
     ) -> StoreResult<T> {
         match self.link.run(script).await {
             Err(e) => Err(explained(&self.link, e, keys.kinds(name)).await),
+            answer => answer,
+        }
+    }
+
+    /// The same by a command that is made already.
+    pub(super) async fn call<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        call: &Cmd,
+        name: &Name,
+    ) -> StoreResult<T> {
+        match self.link.call(script, call).await {
+            Err(e) => Err(explained(&self.link, e, self.keys(name).kinds(Some(name))).await),
             answer => answer,
         }
     }

@@ -9,39 +9,47 @@ pub(super) const CLUSTER_BUCKETS: u32 = 64;
 #[derive(Clone)]
 pub(super) struct Keys {
     stem: String,
+    ends: String,
+    sessions: String,
+    index: String,
+    closed: String,
 }
 
 impl Keys {
     pub(super) fn new(prefix: &str, bucket: u32) -> Self {
-        Self { stem: format!("{prefix}:{{{bucket}}}:") }
-    }
-
-    fn of_bucket(&self, kind: &str) -> String {
-        format!("{}{kind}", self.stem)
+        let stem = format!("{prefix}:{{{bucket}}}:");
+        let of_bucket = |kind| format!("{stem}{kind}");
+        Self {
+            ends: of_bucket("e"),
+            sessions: of_bucket("s"),
+            index: of_bucket("i"),
+            closed: of_bucket("x"),
+            stem,
+        }
     }
 
     fn of_name(&self, kind: &str, name: &Name) -> String {
-        format!("{}{kind}:{name}", self.stem)
+        [&self.stem, kind, ":", name.as_str()].concat()
     }
 
-    pub(super) fn ends(&self) -> String {
-        self.of_bucket("e")
+    pub(super) fn ends(&self) -> &str {
+        &self.ends
     }
 
-    pub(super) fn sessions(&self) -> String {
-        self.of_bucket("s")
+    pub(super) fn sessions(&self) -> &str {
+        &self.sessions
     }
 
-    pub(super) fn index(&self) -> String {
-        self.of_bucket("i")
+    pub(super) fn index(&self) -> &str {
+        &self.index
     }
 
-    pub(super) fn closed(&self) -> String {
-        self.of_bucket("x")
+    pub(super) fn closed(&self) -> &str {
+        &self.closed
     }
 
     pub(super) fn meta(&self) -> String {
-        self.of_bucket("meta")
+        format!("{}meta", self.stem)
     }
 
     /// The keys of this bucket and of this name, each with the type that belongs there.

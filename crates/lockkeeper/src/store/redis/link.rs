@@ -14,7 +14,7 @@ use crate::{
 };
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, PushInfo, PushKind,
-    RedisError, RedisFuture, RedisResult, ScriptInvocation, ServerErrorKind, Value,
+    RedisError, RedisFuture, RedisResult, Script, ScriptInvocation, ServerErrorKind, Value,
     aio::{ConnectionLike, MultiplexedConnection},
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
@@ -288,6 +288,25 @@ impl Link {
         self.answer(number, script.invoke_async(&mut wire)).await
     }
 
+    /// Runs a script by a command that is made already: for those that are called all the time.
+    pub(super) async fn call<T: FromRedisValue>(
+        &self,
+        script: &Script,
+        call: &Cmd,
+    ) -> StoreResult<T> {
+        let (number, mut wire) = self.wire().await?;
+        let request = async {
+            match call.query_async(&mut wire).await {
+                Err(e) if is_unknown_script(&e) => {
+                    script.load_async(&mut wire).await?;
+                    call.query_async(&mut wire).await
+                }
+                answer => answer,
+            }
+        };
+        self.answer(number, request).await
+    }
+
     /// Runs a command.
     pub(in crate::store) async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> StoreResult<T> {
         let (number, mut wire) = self.wire().await?;
@@ -355,6 +374,10 @@ impl Drop for Watch<'_> {
 
 fn unreachable(what: impl Into<String>) -> StoreError {
     StoreError::not_applied(KIND, Trouble::Unavailable, what)
+}
+
+fn is_unknown_script(e: &RedisError) -> bool {
+    e.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
 /// The primary has become a replica: another server is the one to talk to.

@@ -40,9 +40,9 @@ use crate::{
 use keys::{CLUSTER_BUCKETS, Keys, bucket};
 pub(super) use link::Link;
 use link::Source;
-use redis::{ScriptInvocation, Value};
+use redis::{Cmd, ScriptInvocation, Value};
 pub(super) use reply::{Parts, nonsense, pack, unpack};
-use scripts::Scripts;
+use scripts::{Scripts, evalsha};
 use sessions::{Life, Sessions, hex, micros};
 use std::{
     collections::BTreeSet,
@@ -148,14 +148,23 @@ impl Redis {
         Ok(())
     }
 
-    /// Makes sure that the session is known in the bucket; says what its lock-delay is.
-    async fn settle_in(&self, session: SessionId, bucket: u32) -> StoreResult<Duration> {
+    /// Notes the ticket with its session; says what the session's lock-delay is. `None` if we do not
+    /// know that the session is open in the bucket.
+    fn note(&self, place: &Place, bucket: u32) -> Option<Duration> {
+        let mut lives = self.sessions.lives();
+        let life = lives.get_mut(&place.session).filter(|life| life.buckets.contains(&bucket))?;
+        life.tickets.insert((place.name.clone(), place.ticket));
+        Some(life.ask.lock_delay)
+    }
+
+    /// Makes sure that the session is known in the bucket.
+    async fn settle_in(&self, session: SessionId, bucket: u32) -> StoreResult<()> {
         let (ask, buckets) =
             self.life(session).await?.ok_or_else(|| StoreError::session_over(KIND))?;
         if !buckets.contains(&bucket) {
             self.open_in(bucket, &ask).await?;
         }
-        Ok(ask.lock_delay)
+        Ok(())
     }
 
     /// What is known of a session; asked from the server if another handle has opened it.
@@ -186,40 +195,52 @@ impl Redis {
         Ok(Some((ask, buckets)))
     }
 
-    fn enter_script(&self, ask: &Enter, delay: Duration) -> ScriptInvocation<'_> {
+    fn enter_call(&self, ask: &Enter, delay: Duration) -> Cmd {
         let Place { session, name, ticket } = &ask.place;
         let keys = self.keys(name);
-        let mut script = self.scripts.enter.prepare_invoke();
-        script.key(keys.ends()).key(keys.sessions()).key(keys.index());
-        script.key(keys.order(name)).key(keys.tickets(name));
-        script.arg(name.as_str()).arg(ticket.to_string()).arg(hex(*session)).arg(micros(delay));
-        script.arg(ask.mode.weight()).arg(ask.mode.capacity());
-        script.arg(u8::from(ask.manner == Manner::Queue)).arg(self.deadline());
-        script.arg(LINE_MAX).arg(&ask.note[..]);
-        script
+        let mut call = evalsha(&self.scripts.enter, 5, name, ask.note.len());
+        call.arg(keys.ends()).arg(keys.sessions()).arg(keys.index());
+        call.arg(keys.order(name)).arg(keys.tickets(name));
+        call.arg(name.as_str()).arg(ticket.to_string()).arg(hex(*session)).arg(micros(delay));
+        call.arg(ask.mode.weight()).arg(ask.mode.capacity());
+        call.arg(u8::from(ask.manner == Manner::Queue)).arg(self.deadline());
+        call.arg(LINE_MAX).arg(&ask.note[..]);
+        call
+    }
+
+    fn leave_call(&self, ask: &Leave) -> Cmd {
+        let Place { session, name, ticket } = &ask.place;
+        let keys = self.keys(name);
+        let mut call = evalsha(&self.scripts.leave, 6, name, 0);
+        call.arg(keys.ends()).arg(keys.sessions()).arg(keys.index());
+        call.arg(keys.order(name)).arg(keys.tickets(name)).arg(keys.closed());
+        call.arg(name.as_str()).arg(ticket.to_string()).arg(hex(*session));
+        call.arg(micros(ask.keep.unwrap_or_default()));
+        call.arg(if ask.stray { micros(STRAY_MAX) } else { 0 });
+        call
     }
 
     fn entered(&self, value: Value) -> StoreResult<Option<Entered>> {
         let mut parts = Parts::of(value)?;
         let refuse = |trouble, what: String| Err(StoreError::not_applied(KIND, trouble, what));
-        Ok(Some(match parts.text()?.as_str() {
-            "granted" => Entered::Granted { fence: parts.fence()? },
-            "queued" => Entered::Queued(parts.wait()?),
-            "busy" => Entered::Busy(parts.wait()?),
-            "over" => return Err(StoreError::session_over(KIND)),
-            "closed" => {
+        Ok(Some(match &parts.bytes()?[..] {
+            b"granted" => Entered::Granted { fence: parts.fence()? },
+            b"queued" => Entered::Queued(parts.wait()?),
+            b"busy" => Entered::Busy(parts.wait()?),
+            b"over" => return Err(StoreError::session_over(KIND)),
+            b"closed" => {
                 let what = "the ticket was closed before this request came";
                 return refuse(Trouble::TicketClosed, what.into());
             }
-            "capacity" => {
+            b"capacity" => {
                 let line = u32::try_from(parts.int()?).unwrap_or(0);
                 return refuse(Trouble::Capacity(line), format!("the line has capacity {line}"));
             }
-            "full" => {
+            b"full" => {
                 let what = format!("{LINE_MAX} tickets stand in the line already");
                 return refuse(Trouble::Full, what);
             }
-            "late" => {
+            b"late" => {
                 self.set_clock(parts.int()?);
                 return Ok(None);
             }
@@ -398,15 +419,18 @@ impl Store for Redis {
     }
 
     async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
-        let Place { session, name, ticket } = &ask.place;
-        let delay = self.settle_in(*session, self.bucket(name)).await?;
-        if let Some(life) = self.sessions.lives().get_mut(session) {
-            life.tickets.insert((name.clone(), *ticket));
-        }
+        let (place, bucket) = (&ask.place, self.bucket(&ask.place.name));
+        let delay = match self.note(place, bucket) {
+            Some(delay) => delay,
+            None => {
+                self.settle_in(place.session, bucket).await?;
+                self.note(place, bucket).ok_or_else(|| StoreError::session_over(KIND))?
+            }
+        };
         // The server's clock may have jumped since we last heard of it: once more with what it says.
         for _ in 0..2 {
-            let script = self.enter_script(&ask, delay);
-            let answer = self.run(self.keys(name), Some(name), &script).await?;
+            let call = self.enter_call(&ask, delay);
+            let answer = self.call(&self.scripts.enter, &call, &place.name).await?;
             if let Some(entered) = self.entered(answer)? {
                 return Ok(entered);
             }
@@ -436,14 +460,8 @@ impl Store for Redis {
 
     async fn leave(&self, ask: Leave) -> StoreResult<Left> {
         let Place { session, name, ticket } = &ask.place;
-        let keys = self.keys(name);
-        let mut script = self.scripts.leave.prepare_invoke();
-        script.key(keys.ends()).key(keys.sessions()).key(keys.index());
-        script.key(keys.order(name)).key(keys.tickets(name)).key(keys.closed());
-        script.arg(name.as_str()).arg(ticket.to_string()).arg(hex(*session));
-        script.arg(micros(ask.keep.unwrap_or_default()));
-        script.arg(if ask.stray { micros(STRAY_MAX) } else { 0 });
-        let left: String = self.run(keys, Some(name), &script).await?;
+        let call = self.leave_call(&ask);
+        let left: String = self.call(&self.scripts.leave, &call, name).await?;
         self.left(*session, name, *ticket);
         Ok(match left.as_str() {
             "released" => Left::Released,

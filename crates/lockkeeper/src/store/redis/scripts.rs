@@ -1,6 +1,7 @@
-//! The scripts, each with the common part before its own.
+//! The scripts, each with the common part in it.
 
-use redis::Script;
+use crate::name::Name;
+use redis::{Cmd, Script};
 
 macro_rules! scripts {
     ($($name:ident),*) => {
@@ -17,11 +18,23 @@ macro_rules! scripts {
 }
 scripts!(open, renew, close, enter, leave, poll, strays, edit, check, show, evict, sweep);
 
+/// Where the common part goes. What stands before it in a script needs nothing from there: the usual
+/// case should not pay for functions that it does not use.
+const COMMON_HERE: &str = "-- common.lua\n";
+
 /// Comments stay with us: the server keeps and hashes the text as it is sent.
 fn script(common: &str, own: &str) -> Script {
-    let lines = common.lines().chain(own.lines());
+    let (first, rest) = own.split_once(COMMON_HERE).unwrap_or(("", own));
+    let lines = [first, common, rest].into_iter().flat_map(str::lines);
     let code: Vec<&str> = lines.filter(|line| !line.trim_start().starts_with("--")).collect();
     Script::new(&code.join("\n"))
+}
+
+/// A call of a script with so many keys, with room for all that a line of this name needs.
+pub(super) fn evalsha(script: &Script, keys: usize, name: &Name, more: usize) -> Cmd {
+    let mut call = Cmd::with_capacity(20, 512 + 3 * name.as_str().len() + more);
+    call.arg("EVALSHA").arg(script.get_hash()).arg(keys);
+    call
 }
 
 #[cfg(test)]
