@@ -36,6 +36,10 @@ const MIDDLE_MS: f64 = 0.6;
 pub(super) const HOLD: Duration = Duration::from_millis(3);
 /// How long a taker stays away after its release, so that its coming back disturbs no hand-off.
 const AWAY: Duration = Duration::from_millis(1);
+/// The same for the peer, whose waiters sleep for up to 200 ms: one that came back earlier would find
+/// the lock free, and one that held it for less would release it before the last one is back.
+const PEER_HOLD: Duration = Duration::from_millis(230);
+const PEER_AWAY: Duration = Duration::from_millis(210);
 const NAME: &str = "handoff";
 
 #[derive(Clone, Copy)]
@@ -185,12 +189,12 @@ impl Taker {
         shift.begin().await;
         let mut turns = Vec::new();
         while !shift.is_over() {
-            let turn = match &self {
-                Self::Ours(keeper) => turn_of_ours(keeper, shift).await?,
-                Self::Peer(manager) => turn_of_peer(manager, shift).await?,
+            let (turn, away) = match &self {
+                Self::Ours(keeper) => (turn_of_ours(keeper, shift).await?, AWAY),
+                Self::Peer(manager) => (turn_of_peer(manager, shift).await?, PEER_AWAY),
             };
             turns.extend(turn);
-            tokio::time::sleep(AWAY).await;
+            tokio::time::sleep(away).await;
         }
         if let Self::Ours(keeper) = self {
             keeper.close().await;
@@ -207,7 +211,7 @@ async fn turn_of_ours(keeper: &Keeper, shift: Shift) -> Result<Option<Turn>> {
         let _ = told.compare_exchange(0, when, order, order);
     };
     let guard = keeper.lock(NAME).on_wait(first).await?;
-    let turn = hold(queued.load(Ordering::Relaxed), shift).await;
+    let turn = hold(HOLD, queued.load(Ordering::Relaxed), shift).await;
     guard.release().await?;
     Ok(turn)
 }
@@ -216,18 +220,18 @@ async fn turn_of_peer(manager: &LockManager, shift: Shift) -> Result<Option<Turn
     // It tells nobody that it must wait, so it counts as waiting from the call on.
     let called = now().as_nanos();
     let lock = manager.acquire(NAME, lockkeeper::TTL_DEFAULT).await?;
-    let turn = hold(called, shift).await;
+    let turn = hold(PEER_HOLD, called, shift).await;
     lock.release().await;
     Ok(turn)
 }
 
-/// Holds what was granted just now. When the time is up the line only dissolves: nothing counts.
-async fn hold(queued: u64, shift: Shift) -> Option<Turn> {
+/// Holds what was granted just now. When the shift is over the line only dissolves: nothing counts.
+async fn hold(time: Duration, queued: u64, shift: Shift) -> Option<Turn> {
     let granted = now().as_nanos();
     if shift.is_over() {
         return None;
     }
-    tokio::time::sleep(HOLD).await;
+    tokio::time::sleep(time).await;
     Some(Turn { queued, granted, releasing: now().as_nanos() })
 }
 

@@ -123,9 +123,13 @@ local function settle(E, S, I, Z, T, name, now)
           return front
         end
         front.room = front.room - k.weight
-        if k.fence == 0 then grant(I, T, name, k, now) end
         front.holder = front.holder or k
         if not front.moves or ends < front.moves then front.moves = ends end
+        if k.fence == 0 then
+          grant(I, T, name, k, now)
+          -- Nobody else can go. Who is dead behind falls out when somebody looks again.
+          if front.room == 0 then return front end
+        end
         at = at + 1
       end
     end

@@ -2,37 +2,29 @@
 -- KEYS e s i z t   ARGV name ticket session delay weight capacity queue(1|0) deadline max note
 -- -> { 'granted', fence } | { 'queued' | 'busy', ahead, recheck, owner, note, held for }
 --  | { 'over' } | { 'closed' } | { 'capacity', n } | { 'full' } | { 'late', now }
---
--- Most often nobody stands in the line, and six calls are enough.
-do
-  local call, T, id, sid = redis.call, KEYS[5], ARGV[2], ARGV[3]
-  local t = call('TIME')
-  local now = t[1] * 1000000 + t[2]
-  local dead = call('ZSCORE', KEYS[1], sid)
-  local alive = dead and dead - ARGV[4] > now and now <= tonumber(ARGV[8])
-  if alive and call('HLEN', T) == 0 then
-    local n = string.format('%.0f', now)
-    -- If the clock is not ahead of the line's last number, the number is drawn below.
-    if call('ZADD', KEYS[3], 'GT', 'CH', n, ARGV[1]) == 1 then
-      call('ZADD', KEYS[4], n, id)
-      local times = n .. ' ' .. n .. ' ' .. n .. ' 0 0 0 '
-      call('HSET', T, id, sid .. ' ' .. ARGV[5] .. ' ' .. ARGV[6] .. ' ' .. times .. ARGV[10])
-      return { 'granted', now }
-    end
+local E, S, I, Z, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local name, id, sid = ARGV[1], ARGV[2], ARGV[3]
+local t = redis.call('TIME')
+local now = t[1] * 1000000 + t[2]
+if now > tonumber(ARGV[8]) then return { 'late', now } end
+local dead = redis.call('ZSCORE', E, sid)
+if not dead or dead - ARGV[4] <= now then return { 'over' } end
+local nobody = redis.call('HLEN', T) == 0
+if nobody then
+  -- Most often. If the clock is not ahead of the line's last number, the number is drawn below.
+  local n = string.format('%.0f', now)
+  if redis.call('ZADD', I, 'GT', 'CH', n, name) == 1 then
+    redis.call('ZADD', Z, n, id)
+    local times = n .. ' ' .. n .. ' ' .. n .. ' 0 0 0 '
+    redis.call('HSET', T, id, sid .. ' ' .. ARGV[5] .. ' ' .. ARGV[6] .. ' ' .. times .. ARGV[10])
+    return { 'granted', now }
   end
 end
 -- common.lua
-local E, S, I, Z, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local name, id, sid, delay = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local weight, cap = tonumber(ARGV[5]), tonumber(ARGV[6])
-local now = clock()
-if now > tonumber(ARGV[8]) then return { 'late', now } end
-local dead = redis.call('ZSCORE', E, sid)
-if not dead or tonumber(dead) - delay <= now then return { 'over' } end
-
 local ahead, fits = 0, true
 local front
-if redis.call('HLEN', T) > 0 then
+if not nobody then
   if redis.call('HEXISTS', T, closed(sid, id)) == 1 then return { 'closed' } end
   local mine = read(T, id)
   front = settle(E, S, I, Z, T, name, now)
