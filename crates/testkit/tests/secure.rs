@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use lockkeeper::{Error, Keeper, StoreError, Trouble};
-use servers::{REDIS_RIGHTS, REDIS_TLS, Running};
+use servers::{REDIS, REDIS_CLUSTER, REDIS_RIGHTS, REDIS_TLS, REDLOCK, Recipe, Running};
 use std::{error::Error as StdError, process::ExitCode, time::Duration};
 use testkit::{trials, world::soon};
 
@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         keys_of_others_are_out_of_reach,
         nothing_shows_the_password,
         the_documented_rights_are_those_of_the_tests,
+        the_documented_rights_suffice_for_the_other_urls,
     ];
     trials::main(trials::lacks(&REDIS_TLS).as_ref(), tests)
 }
@@ -56,15 +57,18 @@ impl Guarded {
         format!("{start}?{}", kept.join("&"))
     }
 
-    /// A command of the one who looks after the server.
     async fn admin(&self, command: &str) -> Result<()> {
-        let port = self.server.ports()[1];
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
-        let mut words = command.split(' ');
-        let mut cmd = redis::cmd(words.next().context("a command")?);
-        Ok(cmd.arg(words.collect::<Vec<_>>()).query_async(&mut connection).await?)
+        admin(self.server.ports()[1], command).await
     }
+}
+
+/// A command of the one who looks after the server.
+async fn admin(port: u16, command: &str) -> Result<()> {
+    let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
+    let mut connection = client.get_multiplexed_async_connection().await?;
+    let mut words = command.split_whitespace();
+    let mut cmd = redis::cmd(words.next().context("a command")?);
+    Ok(cmd.arg(words.collect::<Vec<_>>()).query_async(&mut connection).await?)
 }
 
 /// What the store says when this is tried. It never shows the password.
@@ -197,5 +201,38 @@ async fn the_documented_rights_are_those_of_the_tests(_: Guarded) -> Result<()> 
     let unsaid: Vec<&str> =
         REDIS_RIGHTS.split_whitespace().filter(|right| !documented.contains(right)).collect();
     ensure!(unsaid.is_empty(), "docs/redis.md does not name {unsaid:?}");
+    Ok(())
+}
+
+/// What `docs/redis.md` asks for in addition, by the recipe and the options of its URL.
+const ALSO: [(Recipe, &str, &str); 3] = [
+    (REDIS_CLUSTER, "+cluster|slots +ping", "prefix=lk"),
+    (REDLOCK, "~lockkeeper:redlock:boot +get +set +pexpire +pttl +zremrangebyscore", "max_ttl=20s"),
+    (REDIS, "~NAMES* +get +set +pexpire +pttl +zremrangebyscore", "compat=string"),
+];
+
+async fn the_documented_rights_suffice_for_the_other_urls(_: Guarded) -> Result<()> {
+    for (recipe, more, options) in ALSO {
+        let documented = more.replace('|', "\\|");
+        ensure!(include_str!("../../../docs/redis.md").contains(&documented), "{documented}");
+        let server = recipe.start()?;
+        for port in server.ports() {
+            let user = format!("ACL SETUSER me on >secret {REDIS_RIGHTS} {more}");
+            admin(*port, &user).await?;
+            if recipe.name == REDLOCK.name {
+                admin(*port, "SET lockkeeper:redlock:boot 0").await?;
+            }
+        }
+        let url = format!("{}?{options}", server.url().replace("://", "://me:secret@"));
+        let (one, two) = (Keeper::connect(&url).await?, Keeper::connect(&url).await?);
+        let guard = one.lock("NAMES/a").try_now().await?.context("free")?;
+        ensure!(two.lock("NAMES/a").try_now().await?.is_none());
+        guard.extend(Duration::from_secs(5)).await?;
+        ensure!(two.check(&guard.sequencer()).await? && two.look("NAMES").await?.len() == 1);
+        ensure!(two.evict("NAMES/a", guard.ticket()).await?);
+        let waiter = tokio::spawn(two.lock("NAMES/a").unfair().into_future());
+        soon("a grant", waiter).await??.release().await?;
+        one.close().await;
+    }
     Ok(())
 }

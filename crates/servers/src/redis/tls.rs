@@ -14,7 +14,7 @@ use crate::recipe::{Recipe, Site};
 /// What a user of lockkeeper must be allowed to do, for the prefix `lk`, as `docs/redis.md` says.
 pub const REDIS_RIGHTS: &str = "~lk:* &lk:* \
     +info +config|get +script|load +evalsha +subscribe +publish +time +type +exists +del \
-    +hget +hmget +hset +hsetnx +hdel +hlen +hexists +hgetall +hkeys \
+    +hget +hmget +hset +hsetnx +hdel +hlen +hexists +hgetall \
     +zadd +zrem +zscore +zrange +zrangebyscore +zrank +zcard +zscan";
 
 /// The password of the user `lockkeeper`.

@@ -23,6 +23,8 @@ pub(crate) fn cases() -> Vec<Case> {
             an_own_ttl_has_its_own_rhythm, nothing_is_sent_for_a_session_that_the_store_has_ended,
             a_version_changes_only_when_others_interfere;
         [Fair] a_closed_session_hands_over_at_once;
+        [SessionsShared] any_handle_knows_all_tickets, a_ghost_of_another_handle_is_left;
+        [SessionsShared, Fair] any_handle_can_close_and_hand_over;
     )
 }
 
@@ -194,6 +196,51 @@ async fn a_ghost_is_left(w: World) -> Verdict {
     until_length(tap.inner(), "haunted", 0).await;
     assert!(known.is_held());
     known.release().await?;
+    Ok(())
+}
+
+/// The tickets of a session are those that the store has, whoever put them there: another handle with
+/// its secret, or a copy of the data from before a leave.
+async fn any_handle_knows_all_tickets(w: World) -> Verdict {
+    let one = Hand::open(&w.store().await).await;
+    let two = Hand { store: w.store().await, ..one.clone() };
+    let (a, b) = (one.take("a").await, two.take("b b ").await);
+    let mut held = vec![("a".to_owned(), a.ticket), ("b b ".to_owned(), b.ticket)];
+    held.sort();
+    for hand in [&one, &two, &Hand { store: w.store().await, ..one.clone() }] {
+        let mut all: Vec<_> =
+            hand.all().await.into_iter().map(|(n, t, _)| (n.to_string(), t)).collect();
+        all.sort();
+        assert_eq!(all, held);
+    }
+    two.leave("a", a.ticket).await;
+    assert_eq!(one.all().await.len(), 1);
+    Ok(())
+}
+
+/// As a server that was restored from a copy would have it.
+async fn a_ghost_of_another_handle_is_left(w: World) -> Verdict {
+    let tap = w.tap().await;
+    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    let known = keeper.lock("known").try_now().await?.expect("free");
+    let ghost = Hand { session: tap.sessions()[0], ..Hand::open(&w.store().await).await };
+    ghost.take("haunted").await;
+    let doomed = keeper.lock("doomed").try_now().await?.expect("free");
+    assert!(w.keeper().await.evict("doomed", doomed.ticket()).await?);
+    until_length(tap.inner(), "haunted", 0).await;
+    assert!(known.is_held());
+    Ok(())
+}
+
+/// Those who wait behind it need not wait for anything else.
+async fn any_handle_can_close_and_hand_over(w: World) -> Verdict {
+    let one = Hand::open(&w.store().await).await;
+    one.take("a").await;
+    let waiter = w.keeper().await;
+    let next = tokio::spawn(waiter.lock("a").into_future());
+    until_length(waiter.store(), "a", 2).await;
+    Hand { store: w.store().await, ..one }.close().await;
+    soon("the hand-over", next).await??.release().await?;
     Ok(())
 }
 

@@ -133,3 +133,28 @@ async fn a_power_cut_of_a_cluster_loses_locks_and_never_fences() {
     let Some(server) = start(servers::REDIS_CLUSTER) else { return };
     all_is_forgotten(server).await;
 }
+
+/// As after a failover to a replica that has the enter and not the leave: nobody here knows the ticket any
+/// more, and the session that is renewed would keep it for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_comes_back_from_the_past_is_left() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let (keeper, other) = (keeper(&server).await, keeper(&server).await);
+    let mut witness = Witness::of(&server).await;
+    let known = keeper.lock("known").await.expect("free");
+    let guard = keeper.lock("haunted").await.expect("free");
+    let keys = ["lk:{0}:z:haunted", "lk:{0}:t:haunted", "lk:{0}:o"];
+    for key in keys {
+        witness.command(&["COPY", key, &format!("copy of {key}")]).await;
+    }
+    guard.release().await.expect("released");
+    for key in keys {
+        witness.command(&["RENAME", &format!("copy of {key}"), key]).await;
+    }
+    assert!(other.lock("haunted").try_now().await.expect("an answer").is_none());
+    witness.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    let next = soon("its end", other.lock("haunted").into_future()).await.expect("granted");
+    assert!(known.is_held());
+    next.release().await.expect("released");
+    keeper.close().await;
+}

@@ -6,6 +6,7 @@
 --   s  hash  session -> "evictions ttl delay channel owner"
 --            @ -> what the clock said when a session was last opened or renewed
 --   i  zset  name    -> the last number given out in its line (a place or a fence)
+--   o  zset  "session ticket name", all with the score 0: the tickets of each session, in order of text
 --   x  zset  name    -> when its closed tickets can be forgotten
 --   z  zset  ticket  -> its place in the line of one name
 --   t  hash  ticket  -> "session weight capacity fence entered granted hold note_edit cell_edit note";
@@ -85,9 +86,14 @@ local function dead_at(E, S, k)
   return ends - delay
 end
 
-local function drop(Z, T, id)
+-- How a ticket stands among those of its session.
+local function own(sid, id, name) return sid .. ' ' .. id .. ' ' .. name end
+
+-- Takes a ticket out of its line; k is what is known of it, if anything is.
+local function drop(O, Z, T, name, id, k)
   redis.call('ZREM', Z, id)
   redis.call('HDEL', T, id)
+  if k and k.sid ~= '-' then redis.call('ZREM', O, own(k.sid, id, name)) end
 end
 
 -- Grants a waiting ticket whose end was looked up just before.
@@ -100,7 +106,7 @@ end
 -- Walks a line from its head: the dead fall out and their sessions end, the longest prefix that fits
 -- is granted. Reads no further than the first live ticket that must wait. Returns the room left, the
 -- first holder, when the line can move by itself, and whether somebody waits.
-local function settle(E, S, I, Z, T, name, now)
+local function settle(E, S, I, O, Z, T, name, now)
   local at, front = 0, { waits = false }
   while true do
     local ids = redis.call('ZRANGE', Z, at, at + 3)
@@ -109,7 +115,7 @@ local function settle(E, S, I, Z, T, name, now)
       local k = read(T, id)
       local ends = k and dead_at(E, S, k) or 0
       if ends <= now then
-        drop(Z, T, id)
+        drop(O, Z, T, name, id, k)
         -- The session of a waiter may only be expired: its held tickets have their lock-delay.
         if k and k.sid ~= '-' and tonumber(redis.call('ZSCORE', E, k.sid) or 0) <= now then
           redis.call('ZREM', E, k.sid)

@@ -1,8 +1,8 @@
 -- Enters a line: granted, queued or busy in one round trip.
--- KEYS e s i z t   ARGV name ticket session delay weight capacity queue(1|0) deadline max note
+-- KEYS e s i o z t   ARGV name ticket session delay weight capacity queue(1|0) deadline max note
 -- -> { 'granted', fence } | { 'queued' | 'busy', ahead, recheck, owner, note, held for }
 --  | { 'over' } | { 'closed' } | { 'capacity', n } | { 'full' } | { 'late', now }
-local E, S, I, Z, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local E, S, I, O, Z, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local name, id, sid = ARGV[1], ARGV[2], ARGV[3]
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
@@ -15,6 +15,7 @@ if nobody then
   local n = string.format('%.0f', now)
   if redis.call('ZADD', I, 'GT', 'CH', n, name) == 1 then
     redis.call('ZADD', Z, n, id)
+    redis.call('ZADD', O, 0, sid .. ' ' .. id .. ' ' .. name)
     local times = n .. ' ' .. n .. ' ' .. n .. ' 0 0 0 '
     redis.call('HSET', T, id, sid .. ' ' .. ARGV[5] .. ' ' .. ARGV[6] .. ' ' .. times .. ARGV[10])
     return { 'granted', now }
@@ -27,7 +28,7 @@ local front
 if not nobody then
   if redis.call('HEXISTS', T, closed(sid, id)) == 1 then return { 'closed' } end
   local mine = read(T, id)
-  front = settle(E, S, I, Z, T, name, now)
+  front = settle(E, S, I, O, Z, T, name, now)
   if mine and mine.sid == sid then
     mine = read(T, id)
     if mine and mine.fence > 0 then return { 'granted', mine.fence } end
@@ -45,6 +46,7 @@ if not fits then
 end
 local n = draw(I, name, now)
 redis.call('ZADD', Z, num(n), id)
+redis.call('ZADD', O, 0, own(sid, id, name))
 local fence, granted = 0, 0
 if fits then fence, granted = n, now end
 write(T, {

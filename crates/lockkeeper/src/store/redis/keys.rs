@@ -12,6 +12,7 @@ pub(super) struct Keys {
     ends: String,
     sessions: String,
     index: String,
+    own: String,
     closed: String,
 }
 
@@ -23,6 +24,7 @@ impl Keys {
             ends: of_bucket("e"),
             sessions: of_bucket("s"),
             index: of_bucket("i"),
+            own: of_bucket("o"),
             closed: of_bucket("x"),
             stem,
         }
@@ -44,6 +46,10 @@ impl Keys {
         &self.index
     }
 
+    pub(super) fn own(&self) -> &str {
+        &self.own
+    }
+
     pub(super) fn closed(&self) -> &str {
         &self.closed
     }
@@ -54,12 +60,14 @@ impl Keys {
 
     /// The keys of this bucket and of this name, each with the type that belongs there.
     pub(super) fn kinds(&self, name: Option<&Name>) -> Vec<(String, &'static str)> {
-        let mut kinds = vec![
+        let of_bucket = [
             (self.ends(), "zset"),
             (self.sessions(), "hash"),
             (self.index(), "zset"),
+            (self.own(), "zset"),
             (self.closed(), "zset"),
         ];
+        let mut kinds: Vec<_> = of_bucket.map(|(key, kind)| (key.to_owned(), kind)).into();
         if let Some(name) = name {
             let of_name = [(self.order(name), "zset"), (self.tickets(name), "hash")];
             kinds.extend(of_name.into_iter().chain([(self.cell(name), "hash")]));

@@ -6,7 +6,7 @@
 //! | session | one entry with its end in a sorted set, in every bucket where it is used |
 //! | hint | one channel for each process; the message carries ticket and fence |
 //! | fence | max(the line's last + 1, the server's clock in µs), drawn inside the script |
-//! | round trips | enter, leave, renew (for each bucket), poll (for each bucket): one script each |
+//! | round trips | enter, leave, renew (for each bucket), poll (for each bucket): one script each; close and the poll of all tickets: two |
 //!
 //! The operations are Lua scripts beside this file, atomic on the server. Time is the server's alone.
 //! A release hands the lock to the next ticket inside its own script and tells the waiter by a message;
@@ -40,7 +40,7 @@ use crate::{
 use keys::{CLUSTER_BUCKETS, Keys, bucket};
 pub(super) use link::Link;
 use link::Source;
-use redis::{Cmd, ScriptInvocation, Value};
+use redis::{Cmd, Value};
 pub(super) use reply::{Parts, nonsense, pack, unpack};
 use scripts::{Scripts, evalsha};
 use sessions::{Life, Sessions, hex, micros};
@@ -148,23 +148,21 @@ impl Redis {
         Ok(())
     }
 
-    /// Notes the ticket with its session; says what the session's lock-delay is. `None` if we do not
-    /// know that the session is open in the bucket.
-    fn note(&self, place: &Place, bucket: u32) -> Option<Duration> {
-        let mut lives = self.sessions.lives();
-        let life = lives.get_mut(&place.session).filter(|life| life.buckets.contains(&bucket))?;
-        life.tickets.insert((place.name.clone(), place.ticket));
+    /// The session's lock-delay, if we know that it is open in the bucket.
+    fn delay(&self, session: SessionId, bucket: u32) -> Option<Duration> {
+        let lives = self.sessions.lives();
+        let life = lives.get(&session).filter(|life| life.buckets.contains(&bucket))?;
         Some(life.ask.lock_delay)
     }
 
-    /// Makes sure that the session is known in the bucket.
-    async fn settle_in(&self, session: SessionId, bucket: u32) -> StoreResult<()> {
+    /// Makes sure that the session is known in the bucket; says what its lock-delay is.
+    async fn settle_in(&self, session: SessionId, bucket: u32) -> StoreResult<Duration> {
         let (ask, buckets) =
             self.life(session).await?.ok_or_else(|| StoreError::session_over(KIND))?;
         if !buckets.contains(&bucket) {
             self.open_in(bucket, &ask).await?;
         }
-        Ok(())
+        Ok(ask.lock_delay)
     }
 
     /// What is known of a session; asked from the server if another handle has opened it.
@@ -198,8 +196,8 @@ impl Redis {
     fn enter_call(&self, ask: &Enter, delay: Duration) -> Cmd {
         let Place { session, name, ticket } = &ask.place;
         let keys = self.keys(name);
-        let mut call = evalsha(&self.scripts.enter, 5, name, ask.note.len());
-        call.arg(keys.ends()).arg(keys.sessions()).arg(keys.index());
+        let mut call = evalsha(&self.scripts.enter, 6, name, ask.note.len());
+        call.arg(keys.ends()).arg(keys.sessions()).arg(keys.index()).arg(keys.own());
         call.arg(keys.order(name)).arg(keys.tickets(name));
         call.arg(name.as_str()).arg(ticket.to_string()).arg(hex(*session)).arg(micros(delay));
         call.arg(ask.mode.weight()).arg(ask.mode.capacity());
@@ -211,8 +209,8 @@ impl Redis {
     fn leave_call(&self, ask: &Leave) -> Cmd {
         let Place { session, name, ticket } = &ask.place;
         let keys = self.keys(name);
-        let mut call = evalsha(&self.scripts.leave, 6, name, 0);
-        call.arg(keys.ends()).arg(keys.sessions()).arg(keys.index());
+        let mut call = evalsha(&self.scripts.leave, 7, name, 0);
+        call.arg(keys.ends()).arg(keys.sessions()).arg(keys.index()).arg(keys.own());
         call.arg(keys.order(name)).arg(keys.tickets(name)).arg(keys.closed());
         call.arg(name.as_str()).arg(ticket.to_string()).arg(hex(*session));
         call.arg(micros(ask.keep.unwrap_or_default()));
@@ -274,8 +272,8 @@ impl Redis {
             return Ok(());
         };
         let mut script = self.scripts.sweep.prepare_invoke();
-        script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.closed());
-        script.key(keys.order(&name)).key(keys.tickets(&name));
+        script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.own());
+        script.key(keys.closed()).key(keys.order(&name)).key(keys.tickets(&name));
         script.arg(name.as_str()).arg(micros(IDLE));
         self.run::<i64>(keys, Some(&name), &script).await.map(drop)
     }
@@ -390,7 +388,7 @@ impl Store for Redis {
         let breaks = self.link.breaks();
         let buckets = match self.sessions.lives().get_mut(&session) {
             Some(life) => {
-                life.renews(self.clock.now());
+                life.renewing = Some(self.clock.now());
                 life.buckets.clone()
             }
             None => buckets,
@@ -408,7 +406,7 @@ impl Store for Redis {
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {
         let Some((_, buckets)) = self.life(session).await? else { return Ok(()) };
-        let mut lines = self.by_bucket(self.tickets_of(session));
+        let mut lines = self.by_bucket(self.tickets_of(session).await?);
         for bucket in buckets {
             lines.entry(bucket).or_default();
         }
@@ -420,12 +418,9 @@ impl Store for Redis {
 
     async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
         let (place, bucket) = (&ask.place, self.bucket(&ask.place.name));
-        let delay = match self.note(place, bucket) {
+        let delay = match self.delay(place.session, bucket) {
             Some(delay) => delay,
-            None => {
-                self.settle_in(place.session, bucket).await?;
-                self.note(place, bucket).ok_or_else(|| StoreError::session_over(KIND))?
-            }
+            None => self.settle_in(place.session, bucket).await?,
         };
         // The server's clock may have jumped since we last heard of it: once more with what it says.
         for _ in 0..2 {
@@ -459,10 +454,8 @@ impl Store for Redis {
     }
 
     async fn leave(&self, ask: Leave) -> StoreResult<Left> {
-        let Place { session, name, ticket } = &ask.place;
         let call = self.leave_call(&ask);
-        let left: String = self.call(&self.scripts.leave, &call, name).await?;
-        self.left(*session, name, *ticket);
+        let left: String = self.call(&self.scripts.leave, &call, &ask.place.name).await?;
         Ok(match left.as_str() {
             "released" => Left::Released,
             "withdrawn" => Left::Withdrawn,
@@ -518,7 +511,7 @@ impl Store for Redis {
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
         let keys = self.keys(&name);
         let mut script = self.scripts.evict.prepare_invoke();
-        script.key(keys.ends()).key(keys.sessions()).key(keys.index());
+        script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.own());
         script.key(keys.order(&name)).key(keys.tickets(&name));
         script.arg(name.as_str()).arg(ticket.to_string());
         Ok(self.run::<i64>(keys, Some(&name), &script).await? == 1)

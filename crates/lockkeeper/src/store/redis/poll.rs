@@ -1,20 +1,17 @@
 //! How the tickets of a session stand.
 
 use super::{
-    Keys, Redis,
-    reply::{Parts, nonsense},
+    Redis,
+    reply::{Parts, own},
     sessions::{hex, micros},
 };
 use crate::{
     name::Name,
-    store::{STRAY_MAX, Stand, StoreResult, Wait, Which, together},
+    store::{STRAY_MAX, Stand, StoreResult, Which, together},
     ticket::{SessionId, TicketId},
 };
 use redis::{Script, Value};
-use std::{collections::BTreeMap, time::Duration};
-
-/// In how many lines a script looks at once.
-const AT_ONCE: usize = 500;
+use std::collections::BTreeMap;
 
 type Lines = Vec<(Name, TicketId)>;
 
@@ -24,26 +21,11 @@ impl Redis {
         session: SessionId,
         which: Which,
     ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        let all = matches!(which, Which::All);
         let tickets = match which {
-            Which::These(tickets) => return self.ask_after(session, tickets).await,
-            Which::All => self.tickets_of(session),
+            Which::These(tickets) => tickets,
+            Which::All => self.tickets_of(session).await?,
         };
-        // Before the others: what is entered meanwhile is known, and what is left meanwhile is gone.
-        let strays = self.strays(session).await?;
-        let mut stands = self.ask_after(session, tickets.clone()).await?;
-        stands.retain(|(_, _, stand)| *stand != Stand::Gone);
-        let unknown = |(_, stray, _): &(Name, TicketId, Stand)| {
-            tickets.iter().all(|(_, ticket)| ticket != stray)
-        };
-        stands.extend(strays.into_iter().filter(unknown));
-        Ok(stands)
-    }
-
-    async fn ask_after(
-        &self,
-        session: SessionId,
-        tickets: Lines,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
         let lines = self.by_bucket(tickets);
         let mut stands = Vec::new();
         for (lines, answers) in self.over_lines(&self.scripts.poll, session, lines).await? {
@@ -56,6 +38,9 @@ impl Redis {
                 };
                 stands.push((name, ticket, stand));
             }
+        }
+        if all {
+            stands.retain(|(_, _, stand)| *stand != Stand::Gone);
         }
         Ok(stands)
     }
@@ -70,7 +55,7 @@ impl Redis {
         let asks = lines.into_iter().map(|(bucket, lines)| {
             let keys = &self.buckets[bucket as usize];
             let mut script = script.prepare_invoke();
-            script.key(keys.ends()).key(keys.sessions()).key(keys.index());
+            script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.own());
             script.arg(hex(session)).arg(micros(STRAY_MAX));
             for (name, ticket) in &lines {
                 script.key(keys.order(name)).key(keys.tickets(name));
@@ -92,65 +77,17 @@ impl Redis {
         buckets
     }
 
-    pub(super) fn tickets_of(&self, session: SessionId) -> Lines {
-        let lives = self.sessions.lives();
-        lives.get(&session).into_iter().flat_map(|life| &life.tickets).cloned().collect()
+    /// All tickets of a session that the server has, whichever handle has entered them. A handle would
+    /// forget a ticket that it has left, and a replica that missed the leave brings it back when it
+    /// takes over.
+    pub(super) async fn tickets_of(&self, session: SessionId) -> StoreResult<Lines> {
+        let (from, to) = (format!("[{} ", hex(session)), format!("({}!", hex(session)));
+        let lists = self.buckets.iter().map(|keys| {
+            let mut list = redis::cmd("ZRANGE");
+            list.arg(keys.own()).arg(&from).arg(&to).arg("BYLEX");
+            async move { self.link.query::<Vec<String>>(&list).await }
+        });
+        let lists: StoreResult<Vec<_>> = together::all(lists).await.into_iter().collect();
+        Ok(lists?.iter().flatten().filter_map(|entry| own(entry)).collect())
     }
-
-    /// Notes that the session has left a line.
-    pub(super) fn left(&self, session: SessionId, name: &Name, ticket: TicketId) {
-        if let Some(life) = self.sessions.lives().get_mut(&session) {
-            life.tickets.remove(&(name.clone(), ticket));
-            life.left.insert(name.clone(), self.clock.now());
-        }
-    }
-
-    /// Tickets of the session in lines that it has left: the server has forgotten that they were. A
-    /// replica that missed the newest writes brings them back when it takes over, and with a session
-    /// that lives they would stay for ever.
-    async fn strays(&self, session: SessionId) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
-        let left: Vec<Name> = match self.sessions.lives().get(&session) {
-            Some(life) => life.left.keys().cloned().collect(),
-            None => Vec::new(),
-        };
-        let mut buckets: BTreeMap<u32, Vec<Name>> = BTreeMap::new();
-        for name in left {
-            buckets.entry(self.bucket(&name)).or_default().push(name);
-        }
-        let mut strays = Vec::new();
-        for (bucket, names) in buckets {
-            let keys = &self.buckets[bucket as usize];
-            for names in names.chunks(AT_ONCE) {
-                strays.extend(self.strays_in(keys, session, names).await?);
-            }
-        }
-        Ok(strays)
-    }
-
-    async fn strays_in(
-        &self,
-        keys: &Keys,
-        session: SessionId,
-        names: &[Name],
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
-        let mut script = self.scripts.strays.prepare_invoke();
-        for name in names {
-            script.key(keys.tickets(name));
-        }
-        script.arg(hex(session));
-        let found = Parts::of(self.run::<Value>(keys, None, &script).await?)?;
-        found.map(|stray| read_stray(stray, names)).collect()
-    }
-}
-
-fn read_stray(stray: Value, names: &[Name]) -> StoreResult<(Name, TicketId, Stand)> {
-    let mut parts = Parts::of(stray)?;
-    let number = usize::try_from(parts.int()?).unwrap_or(0);
-    let name = names.get(number.wrapping_sub(1)).ok_or_else(|| nonsense(&Value::Nil))?;
-    let ticket = parts.text()?.parse().map_err(|_| nonsense(&Value::Nil))?;
-    let stand = match parts.fence()? {
-        0 => Stand::Waiting(Wait { ahead: 0, holder: None, recheck: Duration::ZERO }),
-        fence => Stand::Granted { fence },
-    };
-    Ok((name.clone(), ticket, stand))
 }

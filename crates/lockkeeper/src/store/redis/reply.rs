@@ -4,6 +4,7 @@ use super::KIND;
 use crate::{
     error::{StoreError, Trouble},
     line::Ticket,
+    name::Name,
     store::{Holder, Open, StoreResult, Wait},
     ticket::{Mode, Owner, SessionId, TicketId},
 };
@@ -120,6 +121,13 @@ pub(in crate::store) fn session(session: SessionId, text: &str) -> Option<Open> 
     Some(Open { session, ttl, lock_delay, owner })
 }
 
+/// A ticket as it stands among those of its session: `session ticket name`.
+pub(in crate::store) fn own(entry: &str) -> Option<(Name, TicketId)> {
+    let mut parts = entry.splitn(3, ' ').skip(1);
+    let ticket = parts.next()?.parse().ok()?;
+    Some((Name::new(parts.next()?).ok()?, ticket))
+}
+
 /// What a message to a waiter says.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::store) enum Message {
@@ -147,6 +155,14 @@ mod tests {
         let owner = Owner { host: "ci 7".into(), pid: 42, program: "a b".into() };
         assert_eq!(unpack(&pack(&owner)), Some(owner));
         assert_eq!(unpack(""), None);
+    }
+
+    #[test]
+    fn a_name_with_spaces_is_read_whole() {
+        let ticket = TicketId::random();
+        let name = Name::new(" a  b ").unwrap();
+        assert_eq!(own(&format!("5e {ticket} {name}")), Some((name, ticket)));
+        assert_eq!(own("5e"), None);
     }
 
     #[test]

@@ -1,21 +1,19 @@
-//! What a handle knows of its sessions: where they are open, what they hold, who is to be told.
+//! What a handle knows of its sessions: where they are open, and who is to be told. Their tickets only the
+//! server knows: another handle may act for the same session, and a server that was restored or has
+//! taken over may have tickets that were left since.
 
 use super::{link::Ear, reply::Message};
 use crate::{
     clock::Moment,
-    name::Name,
     store::{Hints, Open},
-    ticket::{SessionId, TicketId},
+    ticket::SessionId,
 };
 use redis::Value;
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-
-/// By how much the clocks of servers that stand in for each other may differ.
-const SKEW: Duration = Duration::from_secs(60);
 
 /// What this handle knows of its sessions.
 #[derive(Default)]
@@ -30,22 +28,11 @@ pub(super) struct Life {
     pub(super) renewing: Option<Moment>,
     /// The buckets in which the server knows the session.
     pub(super) buckets: BTreeSet<u32>,
-    pub(super) tickets: HashSet<(Name, TicketId)>,
-    /// The lines that it has left not long ago, and when.
-    pub(super) left: HashMap<Name, Moment>,
 }
 
 impl Life {
     pub(super) fn new(ask: Open, buckets: BTreeSet<u32>) -> Self {
-        Self { ask, renewing: None, buckets, tickets: HashSet::new(), left: HashMap::new() }
-    }
-
-    /// Notes that a renewal begins. Lines that were left so long ago that a server which falls back
-    /// to its data of then has no such session any more are forgotten.
-    pub(super) fn renews(&mut self, now: Moment) {
-        self.renewing = Some(now);
-        let memory = self.ask.ttl + self.ask.lock_delay + SKEW;
-        self.left.retain(|_, at| now.saturating_since(*at) < memory);
+        Self { ask, renewing: None, buckets }
     }
 }
 

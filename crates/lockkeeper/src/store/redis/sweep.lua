@@ -1,9 +1,10 @@
 -- Clears a line: its dead, its closed tickets that are old enough, and all of it if nothing is left and
 -- it has been idle for long.
--- KEYS e s i x z t   ARGV name idle   -> 1
-local E, S, I, X, Z, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+-- KEYS e s i o x z t   ARGV name idle   -> 1
+local E, S, I, O = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local X, Z, T = KEYS[5], KEYS[6], KEYS[7]
 local name, idle, now = ARGV[1], tonumber(ARGV[2]), clock()
-settle(E, S, I, Z, T, name, now)
+settle(E, S, I, O, Z, T, name, now)
 local flat, latest = redis.call('HGETALL', T), nil
 for n = 1, #flat, 2 do
   if string.sub(flat[n], 1, 2) == 'x ' then
