@@ -82,6 +82,14 @@ impl Redlock {
         format!("{}:rl-closed:{name}", self.prefix)
     }
 
+    /// Plain strings know no quarantine; there a key takes its place that may be named in any case.
+    fn boot(&self) -> String {
+        match self.flavour {
+            Flavour::Fenced => BOOT.to_owned(),
+            Flavour::Plain => self.index(),
+        }
+    }
+
     fn index(&self) -> String {
         format!("{}:rl-index", self.prefix)
     }
@@ -108,7 +116,7 @@ impl Redlock {
     ) -> Call {
         let Place { session, name, ticket } = place;
         let mut script = self.scripts.enter.prepare_invoke();
-        script.key(self.key(name)).key(BOOT).key(self.index()).key(self.closed_key(name));
+        script.key(self.key(name)).key(self.boot()).key(self.index()).key(self.closed_key(name));
         script.arg(ticket.to_string()).arg(secret(*session)).arg(t);
         script.arg(self.length(till, life)).arg(pack(&life.owner)).arg(note);
         script.arg(micros(self.max_ttl)).arg(micros(IDLE)).arg(name.as_str()).arg(u8::from(mend));
