@@ -1,0 +1,56 @@
+//! What happens rarely to a Redis server: data that go back in time, replies that are lost, memory that
+//! is full, sessions that nobody renews or that several handles act for.
+
+use lockkeeper::{
+    Keeper, Mode, Store as _, TicketId, Trouble,
+    store::{Manner, Renewal},
+};
+use redis::{FromRedisValue, Value};
+use servers::{Recipe, Require, Running};
+use testkit::Hand;
+
+/// A running server, or nothing if it cannot be had and nobody insists.
+fn start(recipe: Recipe) -> Option<Running> {
+    if let Some(missing) = recipe.first_missing() {
+        let must = Require::from_env().wants(recipe.name);
+        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
+        eprintln!("ignored: {missing} is not installed");
+        return None;
+    }
+    Some(recipe.start().expect("the server starts"))
+}
+
+async fn keeper(url: &str) -> Keeper {
+    Keeper::connect(url).await.expect("the server answers")
+}
+
+/// A client beside the library, to see what it did and to meddle.
+struct Witness(redis::aio::MultiplexedConnection);
+
+impl Witness {
+    async fn of(port: u16) -> Self {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a URL");
+        Self(client.get_multiplexed_async_connection().await.expect("the server answers"))
+    }
+
+    async fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> T {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).query_async(&mut self.0).await.expect("an answer")
+    }
+}
+
+/// A server that is full of other things refuses new locks and keeps the old ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_server_keeps_its_locks() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
+    let hand = Hand::open(keeper.store()).await;
+    let claim = hand.take("a").await;
+    witness.ask::<Value>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let refused = hand.enter("b", TicketId::random(), Mode::Exclusive, Manner::Queue).await;
+    assert_eq!(refused.expect_err("the server is full").trouble, Trouble::Unavailable);
+    assert!(matches!(hand.store.renew(hand.session).await, Ok(Renewal::Renewed { .. })));
+    assert!(hand.check(&claim).await);
+    hand.leave("a", claim.ticket).await;
+    assert!(!hand.check(&claim).await);
+}
