@@ -3,11 +3,11 @@
 
 use lockkeeper::{
     Keeper, Mode, Store as _, TicketId, Trouble,
-    store::{Manner, Renewal},
+    store::{Entered, Manner, Renewal, Stand},
 };
 use redis::{FromRedisValue, Value};
 use servers::{Recipe, Require, Running};
-use testkit::Hand;
+use testkit::{Hand, LONG};
 
 /// A running server, or nothing if it cannot be had and nobody insists.
 fn start(recipe: Recipe) -> Option<Running> {
@@ -37,6 +37,37 @@ impl Witness {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]).query_async(&mut self.0).await.expect("an answer")
     }
+}
+
+/// A lock that is kept closed after its release is not opened by a late copy of its enter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_copy_of_an_enter_does_not_undo_a_hold() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let keeper = keeper(server.url()).await;
+    let hand = Hand::open(keeper.store()).await;
+    let claim = hand.take("a").await;
+    hand.leave_as("a", claim.ticket, Some(LONG), true).await;
+    let late = hand.enter("a", claim.ticket, Mode::Exclusive, Manner::Queue).await;
+    assert_eq!(late.expect_err("it was left").trouble, Trouble::TicketClosed);
+    assert_eq!(hand.stand("a", claim.ticket).await, Stand::Gone);
+    let line = keeper.look_at("a").await.expect("a look").expect("it is kept closed");
+    assert!(line.tickets.len() == 1 && line.tickets[0].owner.is_none());
+}
+
+/// Ticket ids are public, so nobody gets anything by knowing one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn anothers_ticket_id_gives_no_rights() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let keeper = keeper(server.url()).await;
+    let (owner, other) = (Hand::open(keeper.store()).await, Hand::open(keeper.store()).await);
+    let claim = owner.take("a").await;
+    for manner in [Manner::Queue, Manner::Contend] {
+        let entered = other.enter("a", claim.ticket, Mode::Exclusive, manner).await;
+        assert!(!matches!(entered, Ok(Entered::Granted { .. })), "{entered:?}");
+    }
+    other.leave_as("a", claim.ticket, None, true).await;
+    assert!(owner.check(&claim).await);
+    assert_eq!(keeper.look_at("a").await.expect("a look").expect("held").tickets.len(), 1);
 }
 
 /// A server that is full of other things refuses new locks and keeps the old ones.

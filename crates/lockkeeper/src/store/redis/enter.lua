@@ -27,14 +27,13 @@ local ahead, fits = 0, true
 local front
 if not nobody then
   if redis.call('HEXISTS', T, closed(sid, id)) == 1 then return { 'closed' } end
-  local mine = read(T, id)
   front = settle(E, S, I, O, Z, T, name, now)
-  if mine and mine.sid == sid then
-    mine = read(T, id)
-    if mine and mine.fence > 0 then return { 'granted', mine.fence } end
-    if mine then
-      return { 'queued', unpack(wait(S, redis.call('ZRANK', Z, id), front, now)) }
-    end
+  local mine = read(T, id)
+  if mine then
+    -- Ids are public: whoever else comes with this one gets nothing by it.
+    if mine.sid ~= sid then return { 'closed' } end
+    if mine.fence > 0 then return { 'granted', mine.fence } end
+    return { 'queued', unpack(wait(S, redis.call('ZRANK', Z, id), front, now)) }
   end
   if front.cap and front.cap ~= cap then return { 'capacity', front.cap } end
   fits = not front.waits and (not front.room or weight <= front.room)

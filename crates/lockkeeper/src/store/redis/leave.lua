@@ -7,22 +7,21 @@ local answer = 'gone'
 local whose, fence = string.match(redis.call('HGET', T, id) or '', '^(%S+) %d+ %d+ (%d+) ')
 if whose == sid then
   answer = fence == '0' and 'withdrawn' or 'released'
+  redis.call('ZREM', O, sid .. ' ' .. id .. ' ' .. name)
   if keep + stray == 0 and redis.call('HLEN', T) == 1 then
     -- Most often: the ticket is alone.
     redis.call('DEL', Z, T)
-    redis.call('ZREM', O, sid .. ' ' .. id .. ' ' .. name)
     return answer
   end
 end
 -- common.lua
 if answer == 'released' and keep > 0 then
   local k = read(T, id)
-  redis.call('ZREM', O, own(sid, id, name))
   k.sid, k.hold = '-', clock() + keep
   write(T, k)
-  return answer
+elseif answer ~= 'gone' then
+  drop(O, Z, T, name, id)
 end
-if answer ~= 'gone' then drop(O, Z, T, name, id, { sid = sid }) end
 if stray > 0 then
   local till = num(clock() + stray)
   redis.call('HSET', T, closed(sid, id), till)

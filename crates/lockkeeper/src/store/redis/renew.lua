@@ -4,11 +4,11 @@
 local E, S, I, X = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local sid, ttl, delay, idle = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local now = clock()
+-- A server that is full lets a script write on that has written already, and this needs no memory.
+redis.call('ZREM', E, '')
 mark(E, S, now)
 local dead = redis.call('ZSCORE', E, sid)
 if not dead or tonumber(dead) - delay <= now then return -1 end
--- A server that is full lets a script write on that has written already, and this needs no memory.
-redis.call('ZREM', E, '')
 redis.call('ZADD', E, num(now + ttl + delay), sid)
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', E, '-inf', num(now), 'LIMIT', 0, 4)) do
   redis.call('ZREM', E, gone)
