@@ -2,7 +2,7 @@
 //! is full, sessions that nobody renews or that several handles act for.
 
 use lockkeeper::{
-    Keeper, Mode, Store as _, TicketId, Trouble,
+    Keeper, Mode, Name, Store as _, TicketId, Trouble,
     store::{Entered, Manner, Renewal, Stand},
 };
 use redis::{FromRedisValue, Value};
@@ -84,4 +84,20 @@ async fn a_full_server_keeps_its_locks() {
     assert!(hand.check(&claim).await);
     hand.leave("a", claim.ticket).await;
     assert!(!hand.check(&claim).await);
+}
+
+/// session is believed in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_lock_that_is_found_made_lives_as_long_as_a_new_one() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let mut witness = Witness::of(server.ports()[0]).await;
+    let keeper = keeper(&format!("{}?compat=string", server.url())).await;
+    let (hand, ticket) = (Hand::open(keeper.store()).await, TicketId::random());
+    let session = u128::from_be_bytes(hand.session.to_bytes());
+    witness.ask::<Value>(&["SET", "a", &format!("{ticket}.{session:032x}"), "PX", "1000"]).await;
+    let entered = hand.enter("a", ticket, Mode::Exclusive, Manner::Contend).await;
+    assert!(matches!(entered, Ok(Entered::Granted { .. })), "{entered:?}");
+    let left: u64 = witness.ask(&["PTTL", "a"]).await;
+    assert!(left > 60_000, "the lock is believed in for {LONG:?} and has {left} ms");
+    assert!(hand.all().await.iter().any(|(name, ..)| *name == Name::new("a").expect("a name")));
 }

@@ -16,7 +16,13 @@ if redis.call('SET', L, value, 'NX', 'PX', ms) then
   redis.call('ZADD', I, num(now + ms * 1000), ARGV[9])
   return { 'yes' }
 end
-if redis.call('GET', L) == value then return { 'yes' } end
+if redis.call('GET', L) == value then
+  -- Made by an earlier copy of the request; it shall live as long as if it were made now.
+  ms = math.max(ms, redis.call('PTTL', L))
+  redis.call('PEXPIRE', L, num(ms))
+  redis.call('ZADD', I, num(now + ms * 1000), ARGV[9])
+  return { 'yes' }
+end
 local left = redis.call('PTTL', L)
 if left < 0 then left = 1000 end
 return { 'no', left * 1000 }
