@@ -23,7 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
             an_own_ttl_has_its_own_rhythm, nothing_is_sent_for_a_session_that_the_store_has_ended,
             a_version_changes_only_when_others_interfere;
         [Fair] a_closed_session_hands_over_at_once;
-        [SessionsShared] any_handle_knows_all_tickets, a_ghost_of_another_handle_is_left;
+        [SessionsShared] any_handle_knows_all_tickets, any_handle_renews_all_tickets, a_ghost_of_another_handle_is_left;
         [SessionsShared, Fair] any_handle_can_close_and_hand_over;
     )
 }
@@ -215,6 +215,27 @@ async fn any_handle_knows_all_tickets(w: World) -> Verdict {
     }
     two.leave("a", a.ticket).await;
     assert_eq!(one.all().await.len(), 1);
+    Ok(())
+}
+
+/// A renewal is one of the whole session, also of what another handle has entered since.
+async fn any_handle_renews_all_tickets(w: World) -> Verdict {
+    let one = Hand::open_for(&w.store().await, w.steady(), Duration::ZERO).await;
+    let two = Hand { store: w.store().await, ..one.clone() };
+    assert!(one.lives().await);
+    let mut claims = Vec::new();
+    for at in 0..8 {
+        claims.push(two.take(&format!("name {at}")).await);
+    }
+    let end = std::time::Instant::now() + w.steady() * 5 / 4;
+    eventually("longer than it lives unrenewed", async || {
+        assert!(one.lives().await);
+        std::time::Instant::now() > end
+    })
+    .await;
+    for claim in &claims {
+        assert!(two.check(claim).await, "{}", claim.name);
+    }
     Ok(())
 }
 

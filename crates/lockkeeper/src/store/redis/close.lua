@@ -2,8 +2,7 @@
 -- KEYS e s i o [z t]…   ARGV session stray-for [name ticket]…   -> 1
 local E, S, I, O = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local sid, now = ARGV[1], clock()
-redis.call('ZREM', E, sid)
-redis.call('HDEL', S, sid)
+over(E, S, O, sid)
 redis.call('ZADD', E, num(now + tonumber(ARGV[2])), '!' .. sid)
 for n = 1, (#KEYS - 4) / 2 do
   local Z, T = KEYS[3 + 2 * n], KEYS[4 + 2 * n]

@@ -7,6 +7,7 @@
 --            @ -> what the clock said when a session was last opened or renewed
 --   i  zset  name    -> the last number given out in its line (a place or a fence)
 --   o  zset  "session ticket name", all with the score 0: the tickets of each session, in order of text
+--            in the first bucket also "session @bucket ", for each other one in which it is open
 --   x  zset  name    -> when its closed tickets can be forgotten
 --   z  zset  ticket  -> its place in the line of one name
 --   t  hash  ticket  -> "session weight capacity fence entered granted hold note_edit cell_edit note";
@@ -89,6 +90,13 @@ end
 -- How a ticket stands among those of its session.
 local function own(sid, id, name) return sid .. ' ' .. id .. ' ' .. name end
 
+-- A session is over. Its tickets go when their lines are next looked at.
+local function over(E, S, O, sid)
+  redis.call('ZREM', E, sid)
+  redis.call('HDEL', S, sid)
+  redis.call('ZREMRANGEBYLEX', O, '[' .. sid .. ' @', '(' .. sid .. ' A')
+end
+
 -- Takes a ticket out of its line; k is what is known of it, if anything is.
 local function drop(O, Z, T, name, id, k)
   redis.call('ZREM', Z, id)
@@ -118,8 +126,7 @@ local function settle(E, S, I, O, Z, T, name, now)
         drop(O, Z, T, name, id, k)
         -- The session of a waiter may only be expired: its held tickets have their lock-delay.
         if k and k.sid ~= '-' and tonumber(redis.call('ZSCORE', E, k.sid) or 0) <= now then
-          redis.call('ZREM', E, k.sid)
-          redis.call('HDEL', S, k.sid)
+          over(E, S, O, k.sid)
         end
       else
         front.room = front.room or k.cap

@@ -97,6 +97,19 @@ pub(super) fn bucket(name: &Name, buckets: u32) -> u32 {
     hash % buckets
 }
 
+/// A pattern for names that begin so, whatever characters the beginning has.
+pub(super) fn glob(prefix: &str) -> String {
+    let mut pattern = String::with_capacity(prefix.len() + 1);
+    for c in prefix.chars() {
+        if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern.push('*');
+    pattern
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -37,7 +37,7 @@ use crate::{
     name::Name,
     ticket::{Place, SessionId, TicketId},
 };
-use keys::{CLUSTER_BUCKETS, Keys, bucket};
+use keys::{CLUSTER_BUCKETS, Keys, bucket, glob};
 pub(super) use link::Link;
 use link::Source;
 use redis::{Cmd, Value};
@@ -61,6 +61,15 @@ const IDLE: Duration = Duration::from_secs(24 * 3600);
 
 /// No request takes effect later than this after it was sent.
 const PATIENCE: Duration = STRAY_MAX.checked_div(2).expect("two is not zero");
+
+/// The bucket in which every session is open, and where it is noted where else it is.
+const HOME: u32 = 0;
+
+/// What a renewal in one bucket has said.
+struct Renewed {
+    evictions: u64,
+    joined: Vec<u32>,
+}
 
 /// Lines in Redis.
 pub struct Redis {
@@ -123,7 +132,6 @@ impl Redis {
 
     async fn open_in(&self, bucket: u32, ask: &Open) -> StoreResult<()> {
         let keys = &self.buckets[bucket as usize];
-        let sent = self.clock.now();
         let mut script = self.scripts.open.prepare_invoke();
         script.key(keys.ends()).key(keys.sessions());
         script.arg(hex(ask.session)).arg(micros(ask.ttl)).arg(micros(ask.lock_delay));
@@ -133,16 +141,24 @@ impl Redis {
             return Err(StoreError::session_over(KIND));
         }
         self.set_clock(now);
-        let overtaken = match self.sessions.lives().get_mut(&ask.session) {
-            Some(life) => {
-                life.buckets.insert(bucket);
-                life.renewing.is_some_and(|at| at >= sent)
-            }
-            None => false,
-        };
-        // A renewal that began meanwhile did not know of this bucket, and whoever believes in that
-        // renewal believes for longer than the opening is good for.
-        if overtaken && self.renew_in(bucket, ask).await?.is_none() {
+        if bucket != HOME {
+            self.join(bucket, ask).await?;
+        }
+        if let Some(life) = self.sessions.lives().get_mut(&ask.session) {
+            life.buckets.insert(bucket);
+        }
+        Ok(())
+    }
+
+    /// Lets all who renew the session know of this bucket. A renewal that came home before the note did
+    /// not reach it, and whoever believes in that renewal believes for longer than the opening is good
+    /// for: so it is renewed here once.
+    async fn join(&self, bucket: u32, ask: &Open) -> StoreResult<()> {
+        let home = &self.buckets[HOME as usize];
+        let mut script = self.scripts.join.prepare_invoke();
+        script.key(home.ends()).key(home.own()).arg(hex(ask.session)).arg(bucket);
+        let is_open = self.run::<i64>(home, None, &script).await? == 1;
+        if !is_open || self.renew_in(bucket, ask).await?.is_none() {
             return Err(StoreError::session_over(KIND));
         }
         Ok(())
@@ -246,10 +262,11 @@ impl Redis {
         }))
     }
 
-    async fn renew_in(&self, bucket: u32, ask: &Open) -> StoreResult<Option<u64>> {
+    async fn renew_in(&self, bucket: u32, ask: &Open) -> StoreResult<Option<Renewed>> {
         let keys = &self.buckets[bucket as usize];
         let mut script = self.scripts.renew.prepare_invoke();
-        script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.closed());
+        script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.own());
+        script.key(keys.closed());
         script.arg(hex(ask.session)).arg(micros(ask.ttl)).arg(micros(ask.lock_delay));
         script.arg(micros(IDLE));
         let mut parts = match self.run(keys, None, &script).await? {
@@ -259,11 +276,12 @@ impl Redis {
         let evictions = u64::try_from(parts.int()?).unwrap_or(0);
         let sweep: Vec<Value> = parts.parts()?.collect();
         self.set_clock(parts.int()?);
+        let joined = parts.parts()?.filter_map(|note| reply::joined(&note)).collect();
         for name in sweep {
             // The renewal counts, whatever becomes of the sweeping.
             let _ = self.sweep(keys, &name).await;
         }
-        Ok(Some(evictions))
+        Ok(Some(Renewed { evictions, joined }))
     }
 
     async fn sweep(&self, keys: &Keys, name: &Value) -> StoreResult<()> {
@@ -326,19 +344,6 @@ impl Redis {
     }
 }
 
-/// A pattern for names that begin so, whatever characters the beginning has.
-fn glob(prefix: &str) -> String {
-    let mut pattern = String::with_capacity(prefix.len() + 1);
-    for c in prefix.chars() {
-        if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^') {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern.push('*');
-    pattern
-}
-
 /// The identity of the data and its number of buckets, made by the first who comes.
 async fn meta(link: &Link, key: &str, buckets: u32) -> StoreResult<(StoreId, u32)> {
     let fresh: u64 = rand::random();
@@ -378,28 +383,30 @@ impl Store for Redis {
         let (session, terms) = (ask.session, Terms::new(ask.ttl, ask.lock_delay));
         let life = Life::new(ask.clone(), BTreeSet::new());
         self.sessions.lives().entry(session).or_insert(life);
-        self.open_in(0, &ask).await?;
+        self.open_in(HOME, &ask).await?;
         Ok(terms)
     }
 
     async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
         let Some((ask, buckets)) = self.life(session).await? else { return Ok(Renewal::Lost) };
         // Before the renewal: a break while it is under way must show the next time at the latest.
-        let breaks = self.link.breaks();
-        let buckets = match self.sessions.lives().get_mut(&session) {
-            Some(life) => {
-                life.renewing = Some(self.clock.now());
-                life.buckets.clone()
+        let mut version = self.link.breaks() << 32;
+        let (mut due, mut done) = (buckets, BTreeSet::new());
+        due.insert(HOME);
+        // The home may name buckets that another handle has opened since; then once more, for those.
+        while !due.is_empty() {
+            let renewals = due.iter().map(|bucket| self.renew_in(*bucket, &ask));
+            let mut joined = BTreeSet::new();
+            for renewal in super::together::all(renewals).await {
+                let Some(renewed) = renewal? else { return Ok(Renewal::Lost) };
+                version = version.wrapping_add(renewed.evictions);
+                joined.extend(renewed.joined);
             }
-            None => buckets,
-        };
-        let renewals = buckets.into_iter().map(|bucket| self.renew_in(bucket, &ask));
-        let mut version = breaks << 32;
-        for renewal in super::together::all(renewals).await {
-            match renewal? {
-                Some(evictions) => version = version.wrapping_add(evictions),
-                None => return Ok(Renewal::Lost),
-            }
+            done.append(&mut due);
+            due = joined.difference(&done).copied().collect();
+        }
+        if let Some(life) = self.sessions.lives().get_mut(&session) {
+            life.buckets.append(&mut done);
         }
         Ok(Renewal::Renewed { version })
     }

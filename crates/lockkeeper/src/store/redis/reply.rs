@@ -128,6 +128,12 @@ pub(in crate::store) fn own(entry: &str) -> Option<(Name, TicketId)> {
     Some((Name::new(parts.next()?).ok()?, ticket))
 }
 
+/// A note on another bucket in which a session is open: `session @bucket `.
+pub(in crate::store) fn joined(entry: &Value) -> Option<u32> {
+    let Value::BulkString(bytes) = entry else { return None };
+    std::str::from_utf8(bytes).ok()?.split_once(" @")?.1.trim_end().parse().ok()
+}
+
 /// What a message to a waiter says.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::store) enum Message {

@@ -4,7 +4,6 @@
 
 use super::{link::Ear, reply::Message};
 use crate::{
-    clock::Moment,
     store::{Hints, Open},
     ticket::SessionId,
 };
@@ -24,15 +23,13 @@ pub(super) struct Sessions {
 
 pub(super) struct Life {
     pub(super) ask: Open,
-    /// When the last renewal was begun, if there was one.
-    pub(super) renewing: Option<Moment>,
     /// The buckets in which the server knows the session.
     pub(super) buckets: BTreeSet<u32>,
 }
 
 impl Life {
     pub(super) fn new(ask: Open, buckets: BTreeSet<u32>) -> Self {
-        Self { ask, renewing: None, buckets }
+        Self { ask, buckets }
     }
 }
 
