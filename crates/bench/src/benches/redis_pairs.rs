@@ -146,12 +146,15 @@ fn run(plan: &Plan, name: &'static str, tasks: usize) -> Result<Report> {
         let Variant(kind, flavour) = *variant;
         let of_scripts = share(i, of(Kind::Scripts, flavour));
         let of_plain = share(i, of(Kind::Plain, flavour));
+        let cpu_of_plain = of(Kind::Plain, flavour)
+            .map_or(f64::NAN, |plain| rounds.ratio(plain, i, |s| s.cpu_us + s.server_cpu_us));
         report.row(
             variant.what(),
             &[
                 ("pairs_per_s", rounds.median(i, |speed| speed.pairs_per_s)),
                 ("of_scripts", of_scripts),
                 ("of_plain", of_plain),
+                ("cpu_of_plain", cpu_of_plain),
                 ("cpu_us", rounds.median(i, |speed| speed.cpu_us)),
                 ("server_cpu_us", rounds.median(i, |speed| speed.server_cpu_us)),
             ],
@@ -165,6 +168,9 @@ fn run(plan: &Plan, name: &'static str, tasks: usize) -> Result<Report> {
             report.at_least(what, OF_SCRIPTS_AT_ONCE, of_scripts);
         }
     }
+    let what = "cpu_of_plain: the same share by the processor time of client and server together, \
+        which other programs disturb less than the clock on the wall";
+    report.note(what);
     report.note(format!("tasks: {tasks}, each with a name of its own, over one connection"));
     Ok(report)
 }

@@ -13,7 +13,17 @@ use crate::{
 use redis::{Script, Value};
 use std::collections::BTreeMap;
 
+/// Through how many lines one script goes.
+const AT_ONCE: usize = 300;
+
 type Lines = Vec<(Name, TicketId)>;
+
+/// At least one, for a bucket without lines.
+fn portions(bucket: u32, lines: &[(Name, TicketId)]) -> Vec<(u32, Lines)> {
+    let first = lines.len().min(AT_ONCE);
+    let rest = lines[first..].chunks(AT_ONCE);
+    [&lines[..first]].into_iter().chain(rest).map(|some| (bucket, some.to_vec())).collect()
+}
 
 impl Redis {
     pub(super) async fn stands(
@@ -45,14 +55,16 @@ impl Redis {
         Ok(stands)
     }
 
-    /// Runs a script over lines of one session, bucket by bucket, all at once.
+    /// Runs a script over lines of one session, bucket by bucket. No script goes through so many that
+    /// others would have to wait for it.
     pub(super) async fn over_lines(
         &self,
         script: &Script,
         session: SessionId,
         lines: BTreeMap<u32, Lines>,
     ) -> StoreResult<Vec<(Lines, Value)>> {
-        let asks = lines.into_iter().map(|(bucket, lines)| {
+        let asks = lines.into_iter().flat_map(|(bucket, lines)| portions(bucket, &lines));
+        let asks = asks.map(|(bucket, lines)| {
             let keys = &self.buckets[bucket as usize];
             let mut script = script.prepare_invoke();
             script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.own());
