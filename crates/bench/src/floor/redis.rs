@@ -71,13 +71,13 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     pub(crate) fn over(wire: MultiplexedConnection, session: SessionId, name: &str) -> Self {
-        let bucket = ["e", "s", "i"].map(|kind| format!("lk:{{0}}:{kind}"));
+        let bucket = ["e", "s", "i", "o"].map(|kind| format!("lk:{{0}}:{kind}"));
         let line = ["z", "t"].map(|kind| format!("lk:{{0}}:{kind}:{name}"));
         let (closed, session) = ("lk:{0}:x", u128::from_be_bytes(session.to_bytes()));
         let mut enter = redis::cmd("EVALSHA");
-        enter.arg(script(ENTER).get_hash()).arg(5).arg(&bucket).arg(&line).arg(name);
+        enter.arg(script(ENTER).get_hash()).arg(6).arg(&bucket).arg(&line).arg(name);
         let mut leave = redis::cmd("EVALSHA");
-        leave.arg(script(LEAVE).get_hash()).arg(6).arg(&bucket).arg(&line).arg(closed).arg(name);
+        leave.arg(script(LEAVE).get_hash()).arg(7).arg(&bucket).arg(&line).arg(closed).arg(name);
         Self {
             wire,
             name: name.to_owned(),
