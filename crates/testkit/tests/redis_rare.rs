@@ -7,7 +7,14 @@ use lockkeeper::{
 };
 use redis::{FromRedisValue, Value};
 use servers::{Recipe, Require, Running};
-use testkit::{Hand, LONG};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+use testkit::{
+    Hand, LONG,
+    world::{eventually, soon},
+};
 
 /// A running server, or nothing if it cannot be had and nobody insists.
 fn start(recipe: Recipe) -> Option<Running> {
@@ -37,6 +44,190 @@ impl Witness {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]).query_async(&mut self.0).await.expect("an answer")
     }
+
+    /// How many scripts clients have sent since the last reset.
+    async fn scripts(&mut self) -> u64 {
+        let text: String = self.ask(&["INFO", "commandstats"]).await;
+        let calls = text.lines().filter_map(|line| {
+            let (command, stats) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            let calls = stats.split(',').next()?.parse::<u64>().ok()?;
+            matches!(command, "eval" | "evalsha").then_some(calls)
+        });
+        calls.sum()
+    }
+
+    /// All keys with what they hold.
+    async fn dump(&mut self) -> HashMap<String, Vec<u8>> {
+        let mut dumped = HashMap::new();
+        for key in self.ask::<Vec<String>>(&["KEYS", "*"]).await {
+            let bytes = self.ask(&["DUMP", &key]).await;
+            dumped.insert(key, bytes);
+        }
+        dumped
+    }
+
+    /// Makes the server's data what they were.
+    async fn restore(&mut self, dumped: &HashMap<String, Vec<u8>>) {
+        let mut all = redis::pipe();
+        all.atomic().cmd("FLUSHALL");
+        for (key, bytes) in dumped {
+            all.cmd("RESTORE").arg(key).arg(0).arg(bytes);
+        }
+        let _: Value = all.query_async(&mut self.0).await.expect("an answer");
+    }
+}
+
+/// After a failover or a restart the server may be back at a moment before a release. The lock must
+/// not stay with somebody who has let go of it and whose session lives on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_the_server_has_forgotten_is_made_again() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let mut witness = Witness::of(server.ports()[0]).await;
+    let one = Keeper::builder().ttl(Duration::from_secs(3)).connect(server.url()).await;
+    let one = one.expect("the server answers");
+    let kept = one.lock("kept").await.expect("free");
+    let released = one.lock("released").await.expect("free");
+    let before = witness.dump().await;
+    released.release().await.expect("released");
+    witness.restore(&before).await;
+    witness.ask::<Value>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    let two = keeper(server.url()).await;
+    let next = soon("the lock", two.lock("released").into_future()).await.expect("granted");
+    assert!(kept.is_held());
+    drop(next);
+}
+
+/// A session can be acted for by any handle that knows it, so all handles see the same tickets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_handle_sees_all_tickets_of_a_session() {
+    for recipe in [servers::REDIS, servers::REDIS_CLUSTER] {
+        let Some(server) = start(recipe) else { return };
+        let (one, two) = (keeper(server.url()).await, keeper(server.url()).await);
+        let here = Hand::open(one.store()).await;
+        let [_, claim, _] = [here.take("a").await, here.take("b").await, here.take("c").await];
+        let there = Hand { store: two.store().clone(), ..here.clone() };
+        assert_eq!(there.all().await.len(), 3);
+        there.leave("b", claim.ticket).await;
+        assert_eq!((here.all().await.len(), there.all().await.len()), (2, 2));
+        there.close().await;
+        assert!(one.look("").await.expect("a look").is_empty());
+    }
+}
+
+/// A session that two handles act for is renewed wherever either of them has used it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_reaches_all_that_other_handles_have_taken() {
+    let Some(server) = start(servers::REDIS_CLUSTER) else { return };
+    let (one, two) = (keeper(server.url()).await, keeper(server.url()).await);
+    let ttl = Duration::from_secs(3);
+    let here = Hand::open_for(one.store(), ttl, Duration::ZERO).await;
+    let there = Hand { store: two.store().clone(), ..here.clone() };
+    here.take("a").await;
+    assert!(there.lives().await, "and it knows now where the session is");
+    let claims = [here.take("b").await, there.take("c").await];
+    let began = Instant::now();
+    while began.elapsed() < ttl * 2 {
+        assert!(here.lives().await);
+        tokio::time::sleep(ttl / 10).await;
+        for claim in &claims {
+            assert!(here.check(claim).await, "{} is gone", claim.name);
+        }
+    }
+}
+
+/// The request that opened a session in a bucket was carried out and its answer lost. What is entered
+/// there later must live as long as the session is believed in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_whose_opening_was_not_answered_is_as_good_as_the_others() {
+    let Some(server) = start(servers::REDIS_CLUSTER) else { return };
+    let (one, two) = (keeper(server.url()).await, keeper(server.url()).await);
+    let ttl = Duration::from_secs(4);
+    let here = Hand::open_for(one.store(), ttl, Duration::ZERO).await;
+    let there = Hand { store: two.store().clone(), ..here.clone() };
+    // Opens the bucket of this name as a lost request of ours would have.
+    let (ticket, _) = there.contend("a").await;
+    there.leave("a", ticket).await;
+    let began = Instant::now();
+    while began.elapsed() < ttl * 3 / 4 {
+        assert!(here.lives().await);
+        tokio::time::sleep(ttl / 20).await;
+    }
+    assert!(here.lives().await);
+    let renewed = Instant::now();
+    let claim = here.take("a").await;
+    while renewed.elapsed() < ttl * 3 / 4 {
+        assert!(here.check(&claim).await, "gone after {:?}", renewed.elapsed());
+        tokio::time::sleep(ttl / 20).await;
+    }
+}
+
+/// A renewal is one request, however much there is to sweep: it must not be late because of that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_is_one_request_whatever_there_is_to_sweep() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
+    let hand = Hand::open(keeper.store()).await;
+    hand.renew().await;
+    for n in 0..200 {
+        witness.ask::<Value>(&["ZADD", "lk:{0}:i", "1", &format!("old {n}")]).await;
+    }
+    witness.ask::<Value>(&["CONFIG", "RESETSTAT"]).await;
+    for _ in 0..10 {
+        assert!(hand.lives().await);
+    }
+    assert_eq!(witness.scripts().await, 10);
+    eventually("all is swept", async || {
+        assert!(hand.lives().await);
+        witness.ask::<u64>(&["ZCARD", "lk:{0}:i"]).await == 0
+    })
+    .await;
+}
+
+/// Programs that are done before their first renewal clear away what others like them have left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_that_are_never_renewed_leave_nothing_for_ever() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
+    let age = "for _, k in ipairs(KEYS) do for _, m in ipairs(redis.call('ZRANGE', k, 0, -1)) do \
+               redis.call('ZADD', k, 1, m) end end";
+    for n in 0..200 {
+        let hand = Hand::open(keeper.store()).await;
+        let name = format!("once {n}");
+        let ticket = hand.take(&name).await.ticket;
+        hand.leave(&name, ticket).await;
+        hand.close().await;
+        // As if a day had passed.
+        witness.ask::<Value>(&["EVAL", age, "2", "lk:{0}:e", "lk:{0}:i"]).await;
+    }
+    let sessions: u64 = witness.ask(&["ZCARD", "lk:{0}:e"]).await;
+    let names: u64 = witness.ask(&["ZCARD", "lk:{0}:i"]).await;
+    assert!(sessions < 20 && names < 20, "{sessions} sessions and {names} names are left");
+}
+
+/// Nobody else is served while a script runs, so none goes through thousands of lines. And who asks
+/// again and again for what is taken leaves no trace of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_with_many_tickets_is_looked_through_in_pieces() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
+    let (hand, other) = (Hand::open(keeper.store()).await, Hand::open(keeper.store()).await);
+    let taken = other.take("taken").await;
+    for _ in 0..2_000 {
+        assert!(matches!(hand.contend("taken").await, (_, Entered::Busy(_))));
+    }
+    witness.ask::<Value>(&["CONFIG", "RESETSTAT"]).await;
+    assert!(hand.all().await.is_empty());
+    assert!(witness.scripts().await <= 1, "nothing is asked for what was refused");
+    assert!(other.check(&taken).await);
+    for n in 0..3_000 {
+        hand.take(&format!("name {n}")).await;
+    }
+    witness.ask::<Value>(&["CONFIG", "RESETSTAT"]).await;
+    assert_eq!(hand.all().await.len(), 3_000);
+    let scripts = witness.scripts().await;
+    assert!((10..100).contains(&scripts), "{scripts} scripts for 3000 lines");
+    hand.close().await;
+    assert_eq!(keeper.look("name").await.expect("a look").len(), 0);
 }
 
 /// A lock that is kept closed after its release is not opened by a late copy of its enter.
@@ -86,6 +277,7 @@ async fn a_full_server_keeps_its_locks() {
     assert!(!hand.check(&claim).await);
 }
 
+/// A plain string that an unanswered request of ours has made has less of its time left than the
 /// session is believed in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plain_lock_that_is_found_made_lives_as_long_as_a_new_one() {

@@ -157,3 +157,46 @@ local function wait(S, ahead, front, now)
   if holder.sid ~= '-' then owner = select(4, about(S, holder.sid)) end
   return { ahead, recheck, owner, holder.note, now - holder.granted }
 end
+
+-- Ends a few sessions that are dead: more than one session leaves behind, so that they never pile up.
+local function bury(E, S, O, now)
+  for _, gone in ipairs(redis.call('ZRANGEBYSCORE', E, '-inf', num(now), 'LIMIT', 0, 4)) do
+    over(E, S, O, gone)
+  end
+end
+
+-- Names of some lines that should be swept. A script may touch only lines that it was asked for, so
+-- the client asks for these the next time.
+local function dusty(I, X, now, idle)
+  local names = redis.call('ZRANGEBYSCORE', X, '-inf', num(now), 'LIMIT', 0, 32)
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', I, '-inf', num(now - idle), 'LIMIT', 0, 32)) do
+    names[#names + 1] = name
+  end
+  return names
+end
+
+-- Clears a line: its dead, its closed tickets that are old enough, and all of it if nothing is left and
+-- it has been idle for long.
+local function sweep(E, S, I, O, X, Z, T, name, now, idle)
+  settle(E, S, I, O, Z, T, name, now)
+  local flat, latest = redis.call('HGETALL', T), nil
+  for n = 1, #flat, 2 do
+    if string.sub(flat[n], 1, 2) == 'x ' then
+      local till = tonumber(flat[n + 1])
+      if till <= now then
+        redis.call('HDEL', T, flat[n])
+      elseif not latest or till > latest then
+        latest = till
+      end
+    end
+  end
+  if latest then redis.call('ZADD', X, num(latest), name) else redis.call('ZREM', X, name) end
+  local last = redis.call('ZSCORE', I, name)
+  if not last or tonumber(last) > now - idle then return end
+  if redis.call('EXISTS', Z, T) == 0 then
+    redis.call('ZREM', I, name)
+  else
+    -- Still in use: its turn comes again when it has been idle once more.
+    redis.call('ZADD', I, num(now), name)
+  end
+end

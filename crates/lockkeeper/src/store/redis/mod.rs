@@ -59,6 +59,8 @@ pub(crate) const KIND: &str = "redis";
 /// For how long an idle line's last number is kept: longer than clocks may differ.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 
+/// How many names a look asks for at once.
+const AT_ONCE: usize = 64;
 /// No request takes effect later than this after it was sent.
 const PATIENCE: Duration = STRAY_MAX.checked_div(2).expect("two is not zero");
 
@@ -133,14 +135,16 @@ impl Redis {
     async fn open_in(&self, bucket: u32, ask: &Open) -> StoreResult<()> {
         let keys = &self.buckets[bucket as usize];
         let mut script = self.scripts.open.prepare_invoke();
-        script.key(keys.ends()).key(keys.sessions());
+        script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.own());
+        script.key(keys.closed());
         script.arg(hex(ask.session)).arg(micros(ask.ttl)).arg(micros(ask.lock_delay));
-        script.arg(&self.channel).arg(pack(&ask.owner));
-        let now: i64 = self.run(keys, None, &script).await?;
-        if now < 0 {
-            return Err(StoreError::session_over(KIND));
-        }
-        self.set_clock(now);
+        script.arg(micros(IDLE)).arg(&self.channel).arg(pack(&ask.owner));
+        let mut parts = match self.run(keys, None, &script).await? {
+            Value::Int(_) => return Err(StoreError::session_over(KIND)),
+            answer => Parts::of(answer)?,
+        };
+        self.set_clock(parts.int()?);
+        self.sessions.sweep_later(bucket, parts.names()?);
         if bucket != HOME {
             self.join(bucket, ask).await?;
         }
@@ -269,31 +273,18 @@ impl Redis {
         script.key(keys.closed());
         script.arg(hex(ask.session)).arg(micros(ask.ttl)).arg(micros(ask.lock_delay));
         script.arg(micros(IDLE));
+        for name in self.sessions.sweep_now(bucket) {
+            script.key(keys.order(&name)).key(keys.tickets(&name)).arg(name.as_str());
+        }
         let mut parts = match self.run(keys, None, &script).await? {
             Value::Int(_) => return Ok(None),
             answer => Parts::of(answer)?,
         };
         let evictions = u64::try_from(parts.int()?).unwrap_or(0);
-        let sweep: Vec<Value> = parts.parts()?.collect();
+        self.sessions.sweep_later(bucket, parts.names()?);
         self.set_clock(parts.int()?);
         let joined = parts.parts()?.filter_map(|note| reply::joined(&note)).collect();
-        for name in sweep {
-            // The renewal counts, whatever becomes of the sweeping.
-            let _ = self.sweep(keys, &name).await;
-        }
         Ok(Some(Renewed { evictions, joined }))
-    }
-
-    async fn sweep(&self, keys: &Keys, name: &Value) -> StoreResult<()> {
-        let Value::BulkString(bytes) = name else { return Ok(()) };
-        let Some(name) = std::str::from_utf8(bytes).ok().and_then(|n| Name::new(n).ok()) else {
-            return Ok(());
-        };
-        let mut script = self.scripts.sweep.prepare_invoke();
-        script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.own());
-        script.key(keys.closed()).key(keys.order(&name)).key(keys.tickets(&name));
-        script.arg(name.as_str()).arg(micros(IDLE));
-        self.run::<i64>(keys, Some(&name), &script).await.map(drop)
     }
 
     async fn edit(&self, kind: &str, edit: &Edit) -> StoreResult<Edited> {
@@ -417,7 +408,7 @@ impl Store for Redis {
         for bucket in buckets {
             lines.entry(bucket).or_default();
         }
-        self.over_lines(&self.scripts.close, session, lines).await?;
+        self.over_lines(&self.scripts.close, session, lines, true).await?;
         self.sessions.lives().remove(&session);
         self.sessions.sinks().remove(&session);
         Ok(())
@@ -482,13 +473,14 @@ impl Store for Redis {
                 names.into_iter().filter(move |name| after.as_ref().is_none_or(|a| name > a))
             }
         };
-        let mut lines = Vec::new();
-        for name in names {
-            lines.extend(self.show(name).await?);
-            if lines.len() >= LOOK_MAX {
-                break;
+        let (mut lines, mut names) = (Vec::new(), names.peekable());
+        while names.peek().is_some() && lines.len() < LOOK_MAX {
+            let some: Vec<_> = names.by_ref().take(AT_ONCE).map(|name| self.show(name)).collect();
+            for line in super::together::all(some).await {
+                lines.extend(line?);
             }
         }
+        lines.truncate(LOOK_MAX);
         Ok(lines)
     }
 

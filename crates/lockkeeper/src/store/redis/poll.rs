@@ -1,7 +1,7 @@
 //! How the tickets of a session stand.
 
 use super::{
-    Redis,
+    IDLE, Redis,
     reply::{Parts, own},
     sessions::{hex, micros},
 };
@@ -38,7 +38,7 @@ impl Redis {
         };
         let lines = self.by_bucket(tickets);
         let mut stands = Vec::new();
-        for (lines, answers) in self.over_lines(&self.scripts.poll, session, lines).await? {
+        for (lines, answers) in self.over_lines(&self.scripts.poll, session, lines, false).await? {
             for ((name, ticket), answer) in lines.into_iter().zip(Parts::of(answers)?) {
                 let mut parts = Parts::of(answer)?;
                 let stand = match parts.text()?.as_str() {
@@ -55,23 +55,29 @@ impl Redis {
         Ok(stands)
     }
 
-    /// Runs a script over lines of one session, bucket by bucket. No script goes through so many that
-    /// others would have to wait for it.
+    /// Runs a script over lines of one session, bucket by bucket, and over those to be swept. No script
+    /// goes through so many that others would have to wait for it.
     pub(super) async fn over_lines(
         &self,
         script: &Script,
         session: SessionId,
         lines: BTreeMap<u32, Lines>,
+        sweep: bool,
     ) -> StoreResult<Vec<(Lines, Value)>> {
         let asks = lines.into_iter().flat_map(|(bucket, lines)| portions(bucket, &lines));
         let asks = asks.map(|(bucket, lines)| {
             let keys = &self.buckets[bucket as usize];
             let mut script = script.prepare_invoke();
             script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.own());
-            script.arg(hex(session)).arg(micros(STRAY_MAX));
+            script.key(keys.closed());
+            script.arg(hex(session)).arg(micros(STRAY_MAX)).arg(micros(IDLE));
             for (name, ticket) in &lines {
                 script.key(keys.order(name)).key(keys.tickets(name));
                 script.arg(name.as_str()).arg(ticket.to_string());
+            }
+            for name in if sweep { self.sessions.sweep_now(bucket) } else { Vec::new() } {
+                script.key(keys.order(&name)).key(keys.tickets(&name));
+                script.arg(name.as_str()).arg("-");
             }
             async move { Ok((lines, self.run::<Value>(keys, None, &script).await?)) }
         });

@@ -1,7 +1,8 @@
--- Renews a session and clears away a few dead ones. One round trip, however many tickets it has.
--- KEYS e s i o x   ARGV session ttl delay idle
--- -> -1 if the session is over; else { evictions, names that the client should have swept, now, and in the
--- session's home the notes on the other buckets in which it is open }
+-- Renews a session, buries a few dead ones, and sweeps lines that are named. One round trip, however many
+-- tickets the session has.
+-- KEYS e s i o x [z t]…   ARGV session ttl delay idle [name]…
+-- -> -1 if the session is over; else { evictions, names of lines to be swept the next time, now, and in
+-- the session's home the notes on the other buckets in which it is open }
 local E, S, I, O, X = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local sid, ttl, delay, idle = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local now = clock()
@@ -11,13 +12,10 @@ mark(E, S, now)
 local dead = redis.call('ZSCORE', E, sid)
 if not dead or tonumber(dead) - delay <= now then return -1 end
 redis.call('ZADD', E, num(now + ttl + delay), sid)
-for _, gone in ipairs(redis.call('ZRANGEBYSCORE', E, '-inf', num(now), 'LIMIT', 0, 4)) do
-  over(E, S, O, gone)
-end
-local sweep = redis.call('ZRANGEBYSCORE', X, '-inf', num(now), 'LIMIT', 0, 4)
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', I, '-inf', num(now - idle), 'LIMIT', 0, 4)) do
-  sweep[#sweep + 1] = name
+bury(E, S, O, now)
+for n = 1, (#KEYS - 5) / 2 do
+  sweep(E, S, I, O, X, KEYS[4 + 2 * n], KEYS[5 + 2 * n], ARGV[4 + n], now, idle)
 end
 local evictions = about(S, sid)
 local joined = redis.call('ZRANGE', O, '[' .. sid .. ' @', '(' .. sid .. ' A', 'BYLEX')
-return { evictions, sweep, now, joined }
+return { evictions, dusty(I, X, now, idle), now, joined }

@@ -55,6 +55,15 @@ impl Parts {
         Self::of(self.next()?)
     }
 
+    /// A list of names.
+    pub(super) fn names(&mut self) -> StoreResult<Vec<Name>> {
+        let name = |value| match value {
+            Value::BulkString(bytes) => Name::new(std::str::from_utf8(&bytes).ok()?).ok(),
+            _ => None,
+        };
+        Ok(self.parts()?.filter_map(name).collect())
+    }
+
     fn number(&mut self) -> StoreResult<u64> {
         Ok(u64::try_from(self.int()?).unwrap_or(0))
     }

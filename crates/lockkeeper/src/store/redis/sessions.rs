@@ -4,6 +4,7 @@
 
 use super::{link::Ear, reply::Message};
 use crate::{
+    name::Name,
     store::{Hints, Open},
     ticket::SessionId,
 };
@@ -19,6 +20,8 @@ use std::{
 pub(super) struct Sessions {
     lives: Mutex<HashMap<SessionId, Life>>,
     sinks: Mutex<HashMap<SessionId, Arc<dyn Hints>>>,
+    /// Lines that the server wants swept, by bucket.
+    dust: Mutex<HashMap<u32, Vec<Name>>>,
 }
 
 pub(super) struct Life {
@@ -40,6 +43,16 @@ impl Sessions {
 
     pub(super) fn sinks(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<dyn Hints>>> {
         self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what the server wants swept in a bucket.
+    pub(super) fn sweep_later(&self, bucket: u32, names: Vec<Name>) {
+        self.dust.lock().unwrap_or_else(PoisonError::into_inner).insert(bucket, names);
+    }
+
+    /// What is to be swept in a bucket now.
+    pub(super) fn sweep_now(&self, bucket: u32) -> Vec<Name> {
+        self.dust.lock().unwrap_or_else(PoisonError::into_inner).remove(&bucket).unwrap_or_default()
     }
 
     fn hear(&self, message: &Message) {
