@@ -28,6 +28,7 @@ mod node;
 mod peer;
 mod poll;
 mod ports;
+mod postgres;
 mod procfs;
 mod program;
 mod recipe;
@@ -40,6 +41,7 @@ pub use detached::{Detached, Mark};
 pub use install::{Unavailable, install_missing};
 pub use node::Node;
 pub use peer::{PEERS, Peer, REDIS_PY, install_peers};
+pub use postgres::{PGBOUNCER, POSTGRES};
 pub use recipe::{Probe, Process, Recipe, Site};
 pub use redis::{
     REDIS, REDIS_CLUSTER, REDIS_DURABLE, REDIS_RIGHTS, REDIS_SENTINEL, REDIS_TLS, REDLOCK,
@@ -49,7 +51,7 @@ pub use running::Running;
 
 /// Every recipe there is, in the order in which people are shown them.
 pub const ALL: &[Recipe] =
-    &[REDIS, REDIS_DURABLE, REDIS_TLS, REDIS_SENTINEL, REDIS_CLUSTER, REDLOCK];
+    &[REDIS, REDIS_DURABLE, REDIS_TLS, REDIS_SENTINEL, REDIS_CLUSTER, REDLOCK, POSTGRES, PGBOUNCER];
 
 /// The recipe of this name.
 #[must_use]

@@ -8,6 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
@@ -97,8 +98,13 @@ impl Node {
     /// If it is not up, or does not come to a halt.
     pub fn freeze(&mut self) -> Result<()> {
         let pid = self.signal_group(Signal::SIGSTOP)?;
-        poll(FREEZE_WITHIN, || procfs::is_stopped(pid).unwrap_or(true).then_some(()))
-            .with_context(|| format!("{} goes on after SIGSTOP", self.process.name))
+        self.wait_stopped(pid)?;
+        // Only now can it start no more of them.
+        for child in procfs::descendants(pid) {
+            send(child, Signal::SIGSTOP)?;
+            self.wait_stopped(child)?;
+        }
+        Ok(())
     }
 
     /// Lets it go on after [`freeze`](Self::freeze).
@@ -107,7 +113,8 @@ impl Node {
     ///
     /// If it is not up.
     pub fn thaw(&mut self) -> Result<()> {
-        self.signal_group(Signal::SIGCONT).map(drop)
+        let pid = self.signal_group(Signal::SIGCONT)?;
+        procfs::descendants(pid).into_iter().try_for_each(|child| send(child, Signal::SIGCONT))
     }
 
     /// Sets its wall clock to so many seconds more than the right time, at once and across restarts.
@@ -127,9 +134,20 @@ impl Node {
     /// If the signal cannot be sent.
     pub fn kill(&mut self) -> Result<()> {
         let Some(pid) = self.pid() else { return Ok(()) };
+        let children: Vec<(u32, Option<u64>)> = procfs::descendants(pid)
+            .into_iter()
+            .map(|child| (child, procfs::started(child)))
+            .collect();
         killpg(raw(pid), Signal::SIGKILL)?;
         if let Some(mut child) = self.child.take() {
             child.wait()?;
+        }
+        for (child, started) in children {
+            let is_up = || started.is_some() && procfs::started(child) == started;
+            if is_up() {
+                send(child, Signal::SIGKILL)?;
+            }
+            poll(STOP_WITHIN, || (!is_up()).then_some(()));
         }
         Ok(())
     }
@@ -144,7 +162,7 @@ impl Node {
         let Some(pid) = self.pid() else { return Ok(()) };
         kill(raw(pid), self.stop)?;
         // A frozen one hears the first signal only after this.
-        killpg(raw(pid), Signal::SIGCONT)?;
+        self.thaw()?;
         if poll(STOP_WITHIN, || self.pid().is_none().then_some(())).is_none() {
             self.kill()?;
         }
@@ -168,7 +186,7 @@ impl Node {
     pub(crate) fn start(&mut self) -> Result<()> {
         ensure!(self.pid().is_none(), "{} is up already", self.process.name);
         let log = File::options().create(true).append(true).open(self.log())?;
-        let mut command = command(&self.program, self.lifetime);
+        let mut command = command(&self.program, self.lifetime, self.process.user);
         command
             .args(&self.process.args)
             .envs(self.process.env.iter().map(|(name, value)| (name, value)))
@@ -221,6 +239,11 @@ impl Node {
         Ok(pid)
     }
 
+    fn wait_stopped(&self, pid: u32) -> Result<()> {
+        poll(FREEZE_WITHIN, || procfs::is_stopped(pid).unwrap_or(true).then_some(()))
+            .with_context(|| format!("{} goes on after SIGSTOP", self.process.name))
+    }
+
     fn failure(&self, what: &str) -> anyhow::Error {
         anyhow!("{} {what}\n{}", self.process.name, self.log_end())
     }
@@ -232,6 +255,14 @@ impl Node {
 
     fn log(&self) -> PathBuf {
         self.folder.join(format!("{}.log", self.process.name))
+    }
+}
+
+/// Signals a process that may just have ended.
+fn send(pid: u32, signal: Signal) -> Result<()> {
+    match kill(raw(pid), signal) {
+        Ok(()) | Err(Errno::ESRCH) => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("cannot send {signal} to {pid}")),
     }
 }
 

@@ -39,6 +39,27 @@ pub(crate) fn is_stopped(pid: u32) -> Option<bool> {
     Some(stopped)
 }
 
+/// Its children, their children and so on. PostgreSQL's are in process groups of their own, so a
+/// signal to the group of the first does not reach them.
+pub(crate) fn descendants(pid: u32) -> Vec<u32> {
+    let mut found = children(pid);
+    let mut at = 0;
+    while let Some(child) = found.get(at).copied() {
+        found.extend(children(child));
+        at += 1;
+    }
+    found
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists =
+        threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|l| l.split_whitespace().filter_map(|p| p.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
 /// The fields after the program's name, which itself may contain spaces and parentheses.
 fn fields(stat: &str) -> impl Iterator<Item = &str> {
     stat.rsplit(')').next().unwrap_or_default().split_whitespace()
@@ -72,5 +93,21 @@ mod tests {
         assert!(program(pid).is_some_and(|name| name.starts_with("servers-")));
         assert!(started(pid).is_some_and(|ticks| ticks > 0));
         assert_eq!(is_stopped(pid), Some(false));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn finds_the_children_of_children() {
+        let script = "sleep 1000 & wait";
+        let mut shell =
+            std::process::Command::new("setsid").args(["sh", "-c", script]).spawn().unwrap();
+        let found = crate::poll::poll(std::time::Duration::from_secs(30), || {
+            let ours = descendants(std::process::id());
+            let sleep = ours.into_iter().find(|p| program(*p).as_deref() == Some("sleep"))?;
+            Some(sleep)
+        });
+        let sleep = found.expect("the shell's child is found");
+        nix::sys::signal::kill(crate::node::raw(sleep), nix::sys::signal::Signal::SIGKILL).unwrap();
+        shell.wait().unwrap();
     }
 }

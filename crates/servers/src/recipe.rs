@@ -98,6 +98,8 @@ pub struct Process {
     /// };
     /// ```
     pub env: Vec<(OsString, OsString)>,
+    /// The user to run as if we are root: some servers refuse to be root. The folder must be theirs.
+    pub user: Option<&'static str>,
     /// Whether this process answers, seen alone; asked again and again until it agrees.
     pub ready: Probe,
 }
@@ -109,6 +111,7 @@ impl fmt::Debug for Process {
             .field("program", &self.program)
             .field("args", &self.args)
             .field("env", &self.env)
+            .field("user", &self.user)
             .finish_non_exhaustive()
     }
 }

@@ -83,6 +83,7 @@ fn process(site: &Site, name: &str, port: u16, settings: &str) -> Result<Process
         program: "redis-server",
         args: vec![file.into()],
         env: Vec::new(),
+        user: None,
         ready: Box::new(move || answers_ping(port)),
     })
 }

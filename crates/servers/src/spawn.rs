@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, Sender, SyncSender};
 use std::thread;
 
 use anyhow::{Context, Result};
+use nix::unistd::geteuid;
 
 use crate::program;
 
@@ -25,12 +26,22 @@ pub(crate) enum Lifetime {
 /// The kernel can send a signal to a child whose parent has died, but asking for it between fork
 /// and exec is unsafe code. util-linux's `setpriv` asks for it and then becomes the program, under
 /// the same process id.
-pub(crate) fn command(program: &Path, lifetime: Lifetime) -> Command {
-    if lifetime == Lifetime::Detached || !*SETPRIV {
+///
+/// It also becomes another user on the way, if one is given and we are root.
+pub(crate) fn command(program: &Path, lifetime: Lifetime, user: Option<&str>) -> Command {
+    let mut options: Vec<String> = Vec::new();
+    if let Some(user) = user.filter(|_| geteuid().is_root()) {
+        options.extend([format!("--reuid={user}"), format!("--regid={user}")]);
+        options.push("--init-groups".to_owned());
+    }
+    if lifetime == Lifetime::WithUs && *SETPRIV {
+        options.extend(["--pdeathsig", "KILL"].map(str::to_owned));
+    }
+    if options.is_empty() {
         return Command::new(program);
     }
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]).arg(program);
+    command.args(options).arg(program);
     command
 }
 

@@ -42,6 +42,7 @@ fn shell(
         program: "sh",
         args: vec!["-c".into(), script.into()],
         env: Vec::new(),
+        user: None,
         ready: Box::new(move || if ready()? { Ok(()) } else { bail!("no sign of it") }),
     }
 }
