@@ -17,11 +17,11 @@ use std::{
 #[must_use]
 pub fn redis() -> Vec<Subject> {
     let can = Capabilities { durable: true, ..Capabilities::LINES };
-    let of = |recipe| subject(recipe, can, &[]).across_processes();
+    let of = |recipe| subject(recipe, can, "prefix=lk:", &[]).across_processes();
     let can =
         Capabilities { fenced: true, durable: true, survives_failover: true, ..Capabilities::NONE };
     // The longest times that the suite asks for are a day and a day.
-    let of_redlock = subject(servers::REDLOCK, can, &[("max_ttl", "49h")]);
+    let of_redlock = subject(servers::REDLOCK, can, "prefix=lk:", &[("max_ttl", "49h")]);
     let with = |subject: Subject, cases: Vec<Case>| cases.into_iter().fold(subject, Subject::case);
     vec![
         with(of(servers::REDIS), redlock::plain_cases()),
@@ -32,10 +32,22 @@ pub fn redis() -> Vec<Subject> {
     ]
 }
 
-/// A store of one server, which all cases share; each has a prefix of its own.
+/// PostgreSQL, alone and behind pgbouncer, where nobody is woken.
+#[must_use]
+pub fn postgres() -> Vec<Subject> {
+    let can = Capabilities { durable: true, ..Capabilities::LINES };
+    vec![
+        subject(servers::POSTGRES, can, "schema=", &[]).across_processes(),
+        subject(servers::PGBOUNCER, Capabilities { wakes: false, ..can }, "schema=", &[])
+            .across_processes(),
+    ]
+}
+
+/// A store of one server, which all cases share; each has a prefix or schema of its own, which begins so.
 fn subject(
     recipe: Recipe,
     can: Capabilities,
+    space: &'static str,
     options: &'static [(&'static str, &'static str)],
 ) -> Subject {
     let server = Arc::new(Server::of(recipe));
@@ -44,7 +56,7 @@ fn subject(
         async move {
             let url = tokio::task::spawn_blocking(move || server.url()).await??;
             let mark = if url.contains('?') { '&' } else { '?' };
-            let mut url = format!("{url}{mark}prefix=lk:t{:016x}", rand::random::<u64>());
+            let mut url = format!("{url}{mark}{space}t{:016x}", rand::random::<u64>());
             for (option, value) in options {
                 url.push_str(&format!("&{option}={value}"));
             }

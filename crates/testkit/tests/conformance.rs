@@ -6,5 +6,6 @@ use testkit::Subject;
 fn main() -> ExitCode {
     let mut subjects = vec![Subject::memory(), Subject::sqlite()];
     subjects.extend(testkit::servers::redis());
+    subjects.extend(testkit::servers::postgres());
     testkit::main(&subjects, Some(Path::new(env!("CARGO_BIN_EXE_taker"))))
 }

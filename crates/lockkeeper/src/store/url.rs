@@ -20,6 +20,10 @@ const SCHEMES: &[(&str, &str)] = &[
     ("redis+cluster", "redis+cluster://HOST,HOST"),
     #[cfg(feature = "redis")]
     ("redlock", "redlock://HOST,HOST,HOST"),
+    #[cfg(feature = "postgres")]
+    ("postgres", "postgres://USER@HOST/DATABASE"),
+    #[cfg(feature = "postgres")]
+    ("postgresql", "postgresql://USER@HOST/DATABASE"),
 ];
 
 /// The schemes that exist but need a cargo feature that is off.
@@ -28,6 +32,8 @@ const FEATURES: &[&str] = &[
     "sqlite",
     #[cfg(not(feature = "redis"))]
     "redis",
+    #[cfg(not(feature = "postgres"))]
+    "postgres",
 ];
 
 /// The options that every URL understands.
@@ -87,7 +93,7 @@ impl StoreUrl {
     }
 
     #[cfg_attr(
-        not(feature = "redis"),
+        not(any(feature = "postgres", feature = "redis")),
         expect(clippy::unused_async, reason = "stores on a network await here")
     )]
     pub(crate) async fn connect(self) -> Result<AnyStore> {
@@ -117,18 +123,24 @@ impl StoreUrl {
             "redis+cluster" => Ok(AnyStore::new(super::redis::connect::cluster(self).await?)),
             #[cfg(feature = "redis")]
             "redlock" => Ok(AnyStore::new(super::redlock::Redlock::connect(self).await?)),
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => {
+                Ok(AnyStore::new(super::postgres::Postgres::connect(self).await?))
+            }
             scheme => Err(Error::Url(unknown(scheme))),
         }
     }
 }
 
 /// Options and parts that only stores on a network have.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 impl StoreUrl {
+    #[cfg(feature = "redis")]
     fn has(&self, option: &str) -> bool {
         self.options.iter().any(|(name, _)| name == option)
     }
 
+    #[cfg(feature = "redis")]
     pub(crate) fn scheme(&self) -> &str {
         &self.scheme
     }
@@ -157,7 +169,7 @@ impl StoreUrl {
 }
 
 /// `[USER[:PASSWORD]@]HOST[:PORT],…[/PATH]`. It has no `Debug`: it may hold a password.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) struct Authority {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
@@ -165,7 +177,7 @@ pub(crate) struct Authority {
     pub(crate) path: String,
 }
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 impl Authority {
     fn parse(rest: &str) -> Result<Self> {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -190,13 +202,13 @@ impl Authority {
     }
 }
 
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 const ENCODE: &str =
     "in a user's name or a password write / as %2F, ? as %3F, # as %23 and @ as %40";
 
 /// A host and its port; an IPv6 address stands in brackets. Errors do not repeat what may be half of a
 /// password, with a character in it that ends it too early.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 fn host(text: &str) -> Result<(String, Option<u16>)> {
     let bad = |what: &str| Error::Url(format!("{what}; {ENCODE}"));
     let (host, port) = match text.strip_prefix('[') {

@@ -1,0 +1,59 @@
+//! The calls of the functions in the database.
+
+use tokio_postgres::types::Type;
+
+/// One function, with the types of its arguments.
+pub(super) struct Call {
+    pub(super) name: &'static str,
+    pub(super) sql: String,
+    pub(super) types: &'static [Type],
+}
+
+macro_rules! calls {
+    ($($name:ident: $sql:literal, [$($type:ident),*];)*) => {
+        /// All calls, as one schema has them.
+        pub(super) struct Calls {
+            $(pub(super) $name: Call,)*
+        }
+
+        impl Calls {
+            /// `schema` is quoted already.
+            pub(super) fn of(schema: &str) -> Self {
+                Self {
+                    $($name: Call {
+                        name: stringify!($name),
+                        sql: $sql.replace("lockkeeper.", &format!("{schema}.")),
+                        types: &[$(Type::$type),*],
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+calls! {
+    open: "SELECT * FROM lockkeeper.lk_open($1, $2, $3, $4, $5, $6, $7)",
+        [BYTEA, INT8, INT8, TEXT, TEXT, INT8, TEXT];
+    renew: "SELECT * FROM lockkeeper.lk_renew($1)", [BYTEA];
+    close: "SELECT lockkeeper.lk_close($1)", [BYTEA];
+    clear: "SELECT * FROM lockkeeper.lk_clear($1, $2, $3)", [BYTEA, TEXT_ARRAY, INT4];
+    sweep: "SELECT * FROM lockkeeper.lk_sweep($1, $2, $3)", [TEXT, INT8, INT4];
+    enter: "SELECT * FROM lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8, INT4];
+    leave: "SELECT * FROM lockkeeper.lk_leave($1, $2, $3, $4, $5)",
+        [TEXT, BYTEA, BYTEA, INT8, INT8];
+    poll: "SELECT * FROM lockkeeper.lk_poll($1, $2, $3)", [BYTEA, TEXT_ARRAY, BYTEA_ARRAY];
+    waiting: "SELECT name, id FROM lockkeeper.lk_ticket WHERE session = $1", [BYTEA];
+    stand: "SELECT * FROM lockkeeper.lk_stand($1, $2, $3)", [TEXT, BYTEA, BYTEA];
+    evict: "SELECT * FROM lockkeeper.lk_evict($1, $2)", [TEXT, BYTEA];
+    annotate: "SELECT lockkeeper.lk_annotate($1, $2, $3, $4, $5)",
+        [TEXT, BYTEA, BYTEA, INT8, BYTEA];
+    write: "SELECT lockkeeper.lk_write($1, $2, $3, $4, $5)", [TEXT, BYTEA, BYTEA, INT8, BYTEA];
+    check: "SELECT lockkeeper.lk_check($1, $2, $3, $4, $5)", [TEXT, BYTEA, INT8, INT4, INT4];
+    read: "SELECT bytes, fence FROM lockkeeper.lk_cell WHERE name = $1", [TEXT];
+    look: "SELECT * FROM lockkeeper.lk_look($1, $2, $3, $4)", [TEXT, TEXT, TEXT, INT4];
+    tell: "SELECT pg_notify(channel, message) FROM unnest($1, $2) AS news(channel, message)",
+        [TEXT_ARRAY, TEXT_ARRAY];
+    clock: "SELECT lockkeeper.lk_micros(clock_timestamp())", [];
+    meta: "SELECT layout, store FROM lockkeeper.lk_meta", [];
+}

@@ -1,0 +1,515 @@
+//! PostgreSQL ≥ 13: a lock where the data already is.
+//!
+//! | idea | here |
+//! |---|---|
+//! | line | a row with its first ticket; the tickets behind it are rows of their own |
+//! | session | a row with its end |
+//! | hint | `LISTEN` on one channel for each process; the message carries ticket and fence |
+//! | fence | max(the line's last + 1, the server's clock in µs), drawn under the line's row lock |
+//! | round trips | open, renew, enter, leave, poll, check, cells: one call each |
+//!
+//! The operations are functions in the database, beside this file as `.sql`, and documented for users
+//! of other languages in `docs/sql.md`. A release hands the lock to the next ticket in its own
+//! transaction. The message to the waiter is sent after the commit, because a transaction that
+//! notifies holds up all others that do while it reaches the disk; a message that is lost costs one
+//! re-check. Who waits in the same process is told without a message.
+//!
+//! Three connections for each handle, however many locks: one for requests, one for renewals, so that
+//! nothing a request waits for can cost a session its life, and one to listen, made when first needed.
+//! Behind a pooler that lends connections for a transaction (pgbouncer), which is recognized, nothing
+//! is prepared and nobody listens: waiters poll.
+//!
+//! Time is the server's, read behind the wait for the line. A server whose clock is set forward ends
+//! sessions early, and one that is set back keeps dead ones for longer.
+
+mod calls;
+mod connect;
+mod link;
+mod news;
+mod reply;
+mod schema;
+
+use super::{
+    Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LOOK_MAX, Leave, Left, Look,
+    Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Which,
+    url::StoreUrl,
+};
+use crate::{
+    clock::Clock,
+    error::{Result, StoreError, Trouble},
+    line::{LINE_MAX, Line},
+    name::Name,
+    ticket::{Place, SessionId, TicketId},
+};
+use calls::{Call, Calls};
+use connect::Plan;
+use link::{Link, Repeat, Values};
+use news::{Message, Sinks};
+use reply::{duration, fence, get, micros, nonsense, one, scalar, wait};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+use tokio_postgres::Row;
+
+pub(crate) const KIND: &str = "postgres";
+
+/// For how long an idle line's last number is kept: longer than clocks may differ.
+const IDLE: Duration = Duration::from_secs(24 * 3600);
+
+/// No request takes effect later than this after it was sent.
+const PATIENCE: Duration = STRAY_MAX.checked_div(2).expect("two is not zero");
+
+/// How many lines one call clears.
+const CLEAR: usize = 64;
+
+/// Lines in PostgreSQL.
+pub struct Postgres {
+    id: StoreId,
+    clock: Clock,
+    calls: Calls,
+    requests: Link,
+    renewals: Link,
+    ear: Link,
+    pooled: bool,
+    channel: String,
+    sinks: Arc<Sinks>,
+    /// The tickets of each session, as far as this handle knows them.
+    tickets: Mutex<HashMap<SessionId, HashSet<(Name, TicketId)>>>,
+    /// The server's clock less ours, in microseconds, as last seen.
+    offset: AtomicI64,
+    /// Behind which name the sweep goes on.
+    swept: Mutex<String>,
+}
+
+impl Postgres {
+    /// Connects, and makes the tables and functions if they are not there.
+    pub(super) async fn connect(mut url: StoreUrl) -> Result<Self> {
+        let plan = Arc::new(Plan::read(&mut url)?);
+        Ok(Self::over(plan, Clock::system()).await?)
+    }
+
+    async fn over(plan: Arc<Plan>, clock: Clock) -> StoreResult<Self> {
+        let calls = Calls::of(&schema::quoted(&plan.schema));
+        let sinks = Arc::<Sinks>::default();
+        let link = |ear| Link::new(Arc::clone(&plan), clock.clone(), ear);
+        let requests = link(None);
+        let pooled = requests.is_pooled().await?;
+        let id = schema::ensure(&requests, &calls, &plan.schema, plan.create).await?;
+        let tag: u64 = rand::random();
+        let store = Self {
+            id,
+            calls,
+            requests,
+            renewals: link(None),
+            ear: link(Some(sinks.ear())),
+            clock,
+            pooled,
+            channel: format!("lk_{tag:016x}"),
+            sinks,
+            tickets: Mutex::default(),
+            offset: AtomicI64::new(0),
+            swept: Mutex::default(),
+        };
+        store.set_clock(scalar(&store.ask(&store.calls.clock, &[]).await?)?);
+        Ok(store)
+    }
+
+    async fn ask(&self, call: &Call, values: Values<'_>) -> StoreResult<Vec<Row>> {
+        self.requests.call(call, values, Repeat::Always).await
+    }
+
+    fn local_micros(&self) -> i64 {
+        i64::try_from(self.clock.now().as_micros()).unwrap_or(0)
+    }
+
+    /// Remembers what the server's clock says.
+    fn set_clock(&self, server: i64) {
+        self.offset.store(server - self.local_micros(), Ordering::Relaxed);
+    }
+
+    /// Until when, on the server's clock, a request sent now may take effect.
+    fn deadline(&self) -> i64 {
+        let now = self.local_micros() + self.offset.load(Ordering::Relaxed);
+        now.saturating_add(micros(PATIENCE))
+    }
+
+    fn tickets(&self) -> MutexGuard<'_, HashMap<SessionId, HashSet<(Name, TicketId)>>> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known_tickets(&self, session: SessionId) -> HashSet<(Name, TicketId)> {
+        self.tickets().get(&session).cloned().unwrap_or_default()
+    }
+
+    /// Tells those who were granted: ours at once, those of other processes by one statement that
+    /// nobody waits for the effect of.
+    async fn tell(&self, news: &[String]) {
+        let others = news::grants(news).filter_map(|(channel, text)| {
+            if channel != self.channel {
+                return Some((channel, text));
+            }
+            if let Some(message) = Message::parse(&text) {
+                self.sinks.hear(message);
+            }
+            None
+        });
+        let (channels, texts): (Vec<&str>, Vec<String>) = others.unzip();
+        self.send(&channels, &texts).await;
+    }
+
+    async fn send(&self, channels: &[&str], texts: &[String]) {
+        if !channels.is_empty() {
+            // Lost, it costs the waiter one re-check.
+            let _ = self.requests.once(&self.calls.tell, &[&channels, &texts]).await;
+        }
+    }
+
+    fn entered(row: &Row) -> StoreResult<Entered> {
+        Ok(match get(row, "o_what")? {
+            "granted" => Entered::Granted { fence: fence(row)? },
+            "queued" => Entered::Queued(wait(row)?),
+            "busy" => Entered::Busy(wait(row)?),
+            other => return Err(nonsense(other)),
+        })
+    }
+
+    fn stand(row: &Row) -> StoreResult<Stand> {
+        Ok(match get(row, "o_what")? {
+            "granted" => Stand::Granted { fence: fence(row)? },
+            "queued" => Stand::Waiting(wait(row)?),
+            _ => Stand::Gone,
+        })
+    }
+
+    /// Settles the ticket's line, because something in it has come due.
+    async fn settle(
+        &self,
+        session: SessionId,
+        name: &Name,
+        ticket: TicketId,
+    ) -> StoreResult<Stand> {
+        let (ticket, session) = (ticket.to_bytes(), session.to_bytes());
+        let values: Values<'_> = &[&name.as_str(), &&ticket[..], &&session[..]];
+        let rows = self.ask(&self.calls.stand, values).await?;
+        let row = one(&rows)?;
+        let stand = Self::stand(row)?;
+        self.tell(&news(row)?).await;
+        Ok(stand)
+    }
+
+    /// All tickets of a session: what this handle knows of, and what waits or shares a line.
+    async fn tickets_of(&self, session: SessionId) -> StoreResult<Vec<(Name, TicketId)>> {
+        let mut tickets = self.known_tickets(session);
+        let rows = self.ask(&self.calls.waiting, &[&&session.to_bytes()[..]]).await?;
+        for row in &rows {
+            if let Ok(name) = Name::new(get::<&str>(row, "name")?) {
+                tickets.insert((name, reply::id(get(row, "id")?)?));
+            }
+        }
+        Ok(tickets.into_iter().collect())
+    }
+
+    /// Takes what an ended session has out of its lines, a few lines at a time.
+    async fn clear(&self, session: SessionId, mut names: Vec<Name>) -> StoreResult<()> {
+        names.sort_unstable();
+        names.dedup();
+        let (id, most) = (session.to_bytes(), i32::try_from(CLEAR).unwrap_or(i32::MAX));
+        let mut pages = names.chunks(CLEAR);
+        loop {
+            let page = pages.next().unwrap_or_default();
+            let last = page.is_empty();
+            let page: Vec<&str> = page.iter().map(Name::as_str).collect();
+            let rows = self.ask(&self.calls.clear, &[&&id[..], &page, &most]).await?;
+            let row = one(&rows)?;
+            self.tell(&news(row)?).await;
+            for name in get::<Vec<&str>>(row, "o_freed")? {
+                if let Ok(name) = Name::new(name) {
+                    self.sinks.freed(&name);
+                }
+            }
+            if last && !get::<bool>(row, "o_more")? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Clears a few leftovers of others away.
+    async fn sweep(&self) -> StoreResult<()> {
+        let after = self.swept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let most = i32::try_from(CLEAR).unwrap_or(i32::MAX);
+        let values: Values<'_> = &[&after, &micros(IDLE), &most];
+        let rows = self.requests.once(&self.calls.sweep, values).await?;
+        let row = one(&rows)?;
+        *self.swept.lock().unwrap_or_else(PoisonError::into_inner) = get(row, "o_next")?;
+        for session in get::<Vec<&[u8]>>(row, "o_sessions")? {
+            let session = session.try_into().map_err(|_| nonsense("a session's id"))?;
+            self.clear(SessionId::from_bytes(session), Vec::new()).await?;
+        }
+        Ok(())
+    }
+
+    async fn edit(&self, call: &Call, edit: &Edit, bytes: Option<&[u8]>) -> StoreResult<Edited> {
+        let Place { session, name, ticket } = &edit.place;
+        let (ticket, session) = (ticket.to_bytes(), session.to_bytes());
+        let number = edit.edit.cast_signed();
+        let values: Values<'_> = &[&name.as_str(), &&ticket[..], &&session[..], &number, &bytes];
+        let held: bool = scalar(&self.ask(call, values).await?)?;
+        Ok(if held { Edited::Done } else { Edited::NotHeld })
+    }
+}
+
+fn news(row: &Row) -> StoreResult<Vec<String>> {
+    Ok(get::<Option<Vec<String>>>(row, "o_news")?.unwrap_or_default())
+}
+
+/// The server's clock, in a refusal of what came too late.
+fn too_late(e: &StoreError) -> Option<i64> {
+    let source = e.source.as_ref()?.downcast_ref::<tokio_postgres::Error>()?.as_db_error()?;
+    (source.code().code() == "LK005").then(|| source.detail()?.parse().ok())?
+}
+
+impl Store for Postgres {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: true, wakes: !self.pooled, ..Capabilities::LINES }
+    }
+
+    fn id(&self) -> StoreId {
+        self.id
+    }
+
+    async fn open(&self, ask: Open) -> StoreResult<Terms> {
+        let (id, owner) = (ask.session.to_bytes(), &ask.owner);
+        let (ttl, delay) = (micros(ask.ttl), micros(ask.lock_delay));
+        let pid = i64::from(owner.pid);
+        let values: Values<'_> =
+            &[&&id[..], &ttl, &delay, &self.channel, &owner.host, &pid, &owner.program];
+        let rows = self.ask(&self.calls.open, values).await?;
+        let row = one(&rows)?;
+        self.set_clock(get(row, "o_now")?);
+        Ok(Terms::new(duration(get(row, "o_ttl")?), duration(get(row, "o_lock_delay")?)))
+    }
+
+    async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
+        // Before the renewal: a break while it is under way must show the next time at the latest.
+        let breaks = self.requests.breaks().wrapping_add(self.renewals.breaks());
+        let rows = self.renewals.once(&self.calls.renew, &[&&session.to_bytes()[..]]).await?;
+        let row = one(&rows)?;
+        self.set_clock(get(row, "o_now")?);
+        let Some(evictions) = get::<Option<i64>>(row, "o_version")? else {
+            return Ok(Renewal::Lost);
+        };
+        // The renewal counts, whatever becomes of the sweeping.
+        let _ = self.sweep().await;
+        let version = (breaks << 32).wrapping_add(evictions.cast_unsigned());
+        Ok(Renewal::Renewed { version })
+    }
+
+    async fn close(&self, session: SessionId) -> StoreResult<()> {
+        self.sinks.lock().remove(&session);
+        self.ask(&self.calls.close, &[&&session.to_bytes()[..]]).await?;
+        let names = self.known_tickets(session).into_iter().map(|(name, _)| name).collect();
+        self.clear(session, names).await?;
+        self.tickets().remove(&session);
+        Ok(())
+    }
+
+    async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
+        let Place { session, name, ticket } = &ask.place;
+        self.tickets().entry(*session).or_default().insert((name.clone(), *ticket));
+        let (ticket, session) = (ticket.to_bytes(), session.to_bytes());
+        let weight = ask.mode.weight().cast_signed();
+        let capacity = ask.mode.capacity().cast_signed();
+        let queue = ask.manner == Manner::Queue;
+        let most = i32::try_from(LINE_MAX).unwrap_or(i32::MAX);
+        let mut late = false;
+        loop {
+            let until = self.deadline();
+            let values: Values<'_> = &[
+                &name.as_str(),
+                &&ticket[..],
+                &&session[..],
+                &weight,
+                &capacity,
+                &queue,
+                &ask.note,
+                &until,
+                &most,
+            ];
+            let rows = match self.ask(&self.calls.enter, values).await {
+                Ok(rows) => rows,
+                Err(e) => match too_late(&e) {
+                    // The server's clock may have jumped since we last heard of it.
+                    Some(now) if !late => {
+                        self.set_clock(now);
+                        late = true;
+                        continue;
+                    }
+                    Some(_) => return Err(StoreError { trouble: Trouble::Unavailable, ..e }),
+                    None => return Err(e),
+                },
+            };
+            let row = one(&rows)?;
+            let entered = Self::entered(row)?;
+            self.tell(&news(row)?).await;
+            return Ok(entered);
+        }
+    }
+
+    async fn poll(
+        &self,
+        session: SessionId,
+        which: Which,
+    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        let all = matches!(which, Which::All);
+        let tickets = match which {
+            Which::These(tickets) => tickets,
+            Which::All => self.tickets_of(session).await?,
+        };
+        let names: Vec<&str> = tickets.iter().map(|(name, _)| name.as_str()).collect();
+        let ids: Vec<[u8; 16]> = tickets.iter().map(|(_, ticket)| ticket.to_bytes()).collect();
+        let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
+        let session_id = session.to_bytes();
+        let rows = self.ask(&self.calls.poll, &[&&session_id[..], &names, &ids]).await?;
+        let mut stands = Vec::with_capacity(tickets.len());
+        for (row, (name, ticket)) in rows.iter().zip(&tickets) {
+            let stand = match get(row, "o_what")? {
+                "due" => self.settle(session, name, *ticket).await?,
+                _ => Self::stand(row)?,
+            };
+            if !all || stand != Stand::Gone {
+                stands.push((name.clone(), *ticket, stand));
+            }
+        }
+        Ok(stands)
+    }
+
+    async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
+        if self.pooled {
+            // Ours are told of each other's releases all the same.
+            self.sinks.lock().insert(session, to);
+            return std::future::pending().await;
+        }
+        self.sinks.lock().insert(session, Arc::clone(&to));
+        let breaks = (self.ear.breaks(), self.requests.breaks());
+        if let Err(e) = self.ear.batch(&format!("LISTEN {}", self.channel)).await {
+            return e;
+        }
+        to.look(None);
+        tokio::select! {
+            () = self.ear.broken(breaks.0) => {}
+            // One that is cut off without a word is noticed by those who send.
+            () = self.requests.broken(breaks.1) => {}
+        }
+        StoreError::not_applied(KIND, Trouble::Unavailable, "the connection broke")
+    }
+
+    async fn leave(&self, ask: Leave) -> StoreResult<Left> {
+        let Place { session, name, ticket } = &ask.place;
+        let (ticket_id, session_id) = (ticket.to_bytes(), session.to_bytes());
+        let keep = micros(ask.keep.unwrap_or_default());
+        let stray = if ask.stray { micros(STRAY_MAX) } else { 0 };
+        let values: Values<'_> =
+            &[&name.as_str(), &&ticket_id[..], &&session_id[..], &keep, &stray];
+        let rows = self.requests.call(&self.calls.leave, values, Repeat::Refused).await?;
+        let row = one(&rows)?;
+        if let Some(tickets) = self.tickets().get_mut(session) {
+            tickets.remove(&(name.clone(), *ticket));
+        }
+        let left = match get(row, "o_what")? {
+            "released" => Left::Released,
+            "withdrawn" => Left::Withdrawn,
+            _ => Left::Gone,
+        };
+        self.tell(&news(row)?).await;
+        if get::<bool>(row, "o_freed")? {
+            self.sinks.freed(name);
+        }
+        Ok(left)
+    }
+
+    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+        let note = edit.bytes.as_deref().unwrap_or_default();
+        self.edit(&self.calls.annotate, &edit, Some(note)).await
+    }
+
+    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+        let (from, to, after) = match which {
+            Look::Exact(name) => (name.to_string(), name.to_string(), String::new()),
+            Look::Prefix { prefix, after } => {
+                // No name that begins with the prefix comes behind this in the order of bytes.
+                let to = format!("{prefix}{}", "\u{10ffff}".repeat(crate::NAME_MAX / 4));
+                (prefix, to, after.map_or_else(String::new, |name| name.to_string()))
+            }
+        };
+        let most = i32::try_from(LOOK_MAX).unwrap_or(i32::MAX);
+        reply::lines(&self.ask(&self.calls.look, &[&from, &to, &after, &most]).await?)
+    }
+
+    async fn check(&self, claim: Claim) -> StoreResult<bool> {
+        let (ticket, fence) = (claim.ticket.to_bytes(), claim.fence.cast_signed());
+        let weight = claim.mode.weight().cast_signed();
+        let capacity = claim.mode.capacity().cast_signed();
+        let values: Values<'_> = &[&claim.name.as_str(), &&ticket[..], &fence, &weight, &capacity];
+        scalar(&self.ask(&self.calls.check, values).await?)
+    }
+
+    async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
+        let rows = self.ask(&self.calls.read, &[&name.as_str()]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let fence = get::<i64>(row, "fence")?.cast_unsigned();
+        Ok(Some(Cell { bytes: get(row, "bytes")?, fence }))
+    }
+
+    async fn write(&self, edit: Edit) -> StoreResult<Edited> {
+        self.edit(&self.calls.write, &edit, edit.bytes.as_deref()).await
+    }
+
+    async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
+        let id = ticket.to_bytes();
+        let values: Values<'_> = &[&name.as_str(), &&id[..]];
+        let rows = self.requests.call(&self.calls.evict, values, Repeat::Refused).await?;
+        let row = one(&rows)?;
+        if let Some(channel) = get::<Option<&str>>(row, "o_channel")? {
+            if channel == self.channel {
+                self.sinks.hear(Message::Ended(ticket));
+            } else {
+                self.send(&[channel], &[format!("{ticket} ended")]).await;
+            }
+        }
+        self.tell(&news(row)?).await;
+        if get::<bool>(row, "o_freed")? {
+            self.sinks.freed(&name);
+        }
+        get(row, "o_found")
+    }
+
+    fn forget(&self, session: SessionId) {
+        self.tickets().remove(&session);
+        self.sinks.lock().remove(&session);
+    }
+
+    fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
+        vec![
+            ("view", "lk_standing".to_owned()),
+            ("name", claim.name.to_string()),
+            ("id", claim.ticket.to_string()),
+            ("fence", claim.fence.to_string()),
+        ]
+    }
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Postgres({})", self.id)
+    }
+}

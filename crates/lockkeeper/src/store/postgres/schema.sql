@@ -1,0 +1,105 @@
+-- The tables. All time is the server's clock.
+--
+-- A line's first ticket, if it was granted when it came to an empty line, stands in the line's own
+-- row; all others stand in lk_ticket, behind it. So a lock that nobody else wants is one row, updated
+-- in place twice, as cheap as a lock table can be.
+
+CREATE SCHEMA IF NOT EXISTS lockkeeper;
+
+-- What this schema is: the layout's number, a random identity, and when leftovers were last cleared.
+CREATE TABLE IF NOT EXISTS lockkeeper.lk_meta(
+  id     integer PRIMARY KEY CHECK (id = 1),
+  layout integer NOT NULL,
+  store  bytea   NOT NULL CHECK (length(store) = 8),
+  swept  timestamptz NOT NULL DEFAULT '-infinity'
+);
+
+-- A session lives until expires, and its granted tickets stand until dead_at, which is the lock-delay
+-- later. expires = -infinity says that it was ended: it is never renewed again. The row stays a while
+-- longer, so that a request under way cannot leave a ticket that nobody clears away.
+CREATE TABLE IF NOT EXISTS lockkeeper.lk_session(
+  id         bytea PRIMARY KEY,
+  ttl        interval    NOT NULL,
+  lock_delay interval    NOT NULL,
+  expires    timestamptz NOT NULL,
+  dead_at    timestamptz NOT NULL,
+  channel    text    NOT NULL,
+  host       text    NOT NULL,
+  pid        bigint  NOT NULL,
+  program    text    NOT NULL
+) WITH (fillfactor = 50);
+
+-- A name: the last number it gave out, how many tickets stand in lk_ticket, and its first ticket.
+CREATE TABLE IF NOT EXISTS lockkeeper.lk_line(
+  name       text COLLATE "C" PRIMARY KEY,
+  last       bigint  NOT NULL,
+  others     integer NOT NULL DEFAULT 0,
+  capacity   integer NOT NULL,
+  id         bytea,
+  session    bytea,
+  weight     integer NOT NULL,
+  fence      bigint,
+  entered    timestamptz,
+  hold_until timestamptz,
+  note       bytea   NOT NULL,
+  note_edit  bigint  NOT NULL DEFAULT 0,
+  cell_edit  bigint  NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+
+-- A place in a line. session is NULL for a hold that has outlived its session, until hold_until.
+CREATE TABLE IF NOT EXISTS lockkeeper.lk_ticket(
+  name       text COLLATE "C" NOT NULL,
+  seq        bigint  NOT NULL,
+  id         bytea   NOT NULL,
+  session    bytea,
+  weight     integer NOT NULL,
+  capacity   integer NOT NULL,
+  fence      bigint,
+  entered    timestamptz NOT NULL,
+  granted    timestamptz,
+  hold_until timestamptz,
+  note       bytea   NOT NULL,
+  note_edit  bigint  NOT NULL DEFAULT 0,
+  cell_edit  bigint  NOT NULL DEFAULT 0,
+  PRIMARY KEY (name, seq)
+) WITH (fillfactor = 70);
+CREATE INDEX IF NOT EXISTS lk_ticket_session ON lockkeeper.lk_ticket(session);
+
+-- Tickets that were left while a copy of their enter may still be under way.
+CREATE TABLE IF NOT EXISTS lockkeeper.lk_closed(
+  ticket  bytea NOT NULL,
+  session bytea NOT NULL,
+  until   timestamptz NOT NULL,
+  PRIMARY KEY (ticket, session)
+);
+CREATE INDEX IF NOT EXISTS lk_closed_until ON lockkeeper.lk_closed(until);
+
+-- Tickets that somebody else has ended. A session's version is their number.
+CREATE TABLE IF NOT EXISTS lockkeeper.lk_evicted(
+  session bytea NOT NULL,
+  ticket  bytea NOT NULL
+);
+CREATE INDEX IF NOT EXISTS lk_evicted_session ON lockkeeper.lk_evicted(session);
+
+-- The values that belong to names.
+CREATE TABLE IF NOT EXISTS lockkeeper.lk_cell(
+  name  text COLLATE "C" PRIMARY KEY,
+  bytes bytea  NOT NULL,
+  fence bigint NOT NULL
+);
+
+-- Every ticket, wherever it stands, with the time at which it ends unless its session is renewed.
+CREATE OR REPLACE VIEW lockkeeper.lk_standing AS
+SELECT l.name, 0::bigint AS seq, l.id, l.session, l.weight, l.capacity, l.fence, l.entered,
+       l.entered AS granted, l.hold_until, l.note, l.note_edit, l.cell_edit,
+       coalesce(l.hold_until, s.dead_at, '-infinity') AS dead_at,
+       s.host, s.pid, s.program
+  FROM lockkeeper.lk_line l LEFT JOIN lockkeeper.lk_session s ON s.id = l.session
+ WHERE l.id IS NOT NULL
+UNION ALL
+SELECT t.name, t.seq, t.id, t.session, t.weight, t.capacity, t.fence, t.entered,
+       t.granted, t.hold_until, t.note, t.note_edit, t.cell_edit,
+       coalesce(t.hold_until, CASE WHEN t.fence IS NULL THEN s.expires ELSE s.dead_at END,
+                '-infinity') AS dead_at,
+       s.host, s.pid, s.program
+  FROM lockkeeper.lk_ticket t LEFT JOIN lockkeeper.lk_session s ON s.id = t.session;

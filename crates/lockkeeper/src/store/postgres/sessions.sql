@@ -1,0 +1,129 @@
+-- Sessions: opened, renewed, closed, and cleared away when nobody comes back for them.
+
+-- Opens a session, or answers with the terms of the one that is open. Times are microseconds.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_open(
+  p_session bytea, p_ttl bigint, p_lock_delay bigint, p_channel text,
+  p_host text, p_pid bigint, p_program text,
+  OUT o_now bigint, OUT o_ttl bigint, OUT o_lock_delay bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+  v_ttl interval := p_ttl * interval '1 microsecond';
+  v_delay interval := p_lock_delay * interval '1 microsecond';
+BEGIN
+  INSERT INTO lockkeeper.lk_session
+  VALUES (p_session, v_ttl, v_delay, v_now + v_ttl, v_now + v_ttl + v_delay,
+          p_channel, p_host, p_pid, p_program)
+  ON CONFLICT DO NOTHING;
+  SELECT (extract(epoch FROM ttl) * 1000000)::bigint,
+         (extract(epoch FROM lock_delay) * 1000000)::bigint
+    INTO o_ttl, o_lock_delay FROM lockkeeper.lk_session WHERE id = p_session;
+  o_now := lockkeeper.lk_micros(v_now);
+END $$;
+
+-- Renews a session. o_version counts its evictions; NULL says that the session is over. It takes no
+-- lock but that of its own row.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_renew(
+  p_session bytea, OUT o_now bigint, OUT o_version bigint
+) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
+BEGIN
+  -- The clock is read again behind the wait for the row, if there is one.
+  UPDATE lockkeeper.lk_session
+     SET expires = clock_timestamp() + ttl, dead_at = clock_timestamp() + ttl + lock_delay
+   WHERE id = p_session AND expires > clock_timestamp();
+  IF FOUND THEN
+    SELECT count(*) INTO o_version FROM lockkeeper.lk_evicted WHERE session = p_session;
+  END IF;
+  o_now := lockkeeper.lk_micros(clock_timestamp());
+END $$;
+
+-- Ends a session at once. Its tickets are dead from now on; lk_clear takes them away.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_close(p_session bytea) RETURNS void
+LANGUAGE sql AS $$
+  UPDATE lockkeeper.lk_session
+     SET expires = '-infinity', dead_at = least(dead_at, clock_timestamp())
+   WHERE id = p_session
+$$;
+
+-- Takes tickets of an ended session out of their lines, in the order of the names: those given, and up
+-- to so many others. o_more says that it has to be called again.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_clear(
+  p_session bytea, p_names text[], p_most integer,
+  OUT o_more boolean, OUT o_freed text[], OUT o_news text[]
+) LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
+DECLARE
+  v_name text;
+  v_seen integer := 0;
+  f record;
+BEGIN
+  o_freed := '{}';
+  o_news := '{}';
+  FOR v_name IN
+    SELECT n COLLATE "C" AS name FROM unnest(p_names) AS n
+    UNION SELECT name FROM (SELECT DISTINCT name FROM lockkeeper.lk_ticket
+                             WHERE session = p_session LIMIT p_most) t
+    ORDER BY name
+  LOOP
+    v_seen := v_seen + 1;
+    CONTINUE WHEN NOT lockkeeper.lk_hold_line(v_name);
+    -- Those at the end of the line too, where settling does not look.
+    WITH gone AS (
+      DELETE FROM lockkeeper.lk_ticket
+       WHERE name = v_name AND session = p_session AND fence IS NULL RETURNING 1
+    )
+    UPDATE lockkeeper.lk_line SET others = others - (SELECT count(*) FROM gone)
+     WHERE name = v_name AND (SELECT count(*) FROM gone) > 0;
+    SELECT * INTO f FROM lockkeeper.lk_settle(v_name, clock_timestamp());
+    o_news := o_news || f.o_news;
+    IF NOT f.o_waits THEN
+      o_freed := o_freed || v_name;
+    END IF;
+  END LOOP;
+  o_more := v_seen >= p_most;
+END $$;
+
+-- Clears a few leftovers away, at most once a second however many ask: notes of closed tickets,
+-- sessions that have been dead for a minute, and lines that have been idle for p_idle microseconds,
+-- looked for behind the name p_after. o_next is where to go on. o_sessions are dead sessions that have
+-- left tickets in lines: lk_clear is for them.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_sweep(
+  p_after text, p_idle bigint, p_most integer,
+  OUT o_next text, OUT o_sessions bytea[]
+) LANGUAGE plpgsql SET lock_timeout = '10ms' AS $$
+DECLARE
+  v_now timestamptz := clock_timestamp();
+BEGIN
+  o_next := p_after;
+  o_sessions := '{}';
+  PERFORM FROM lockkeeper.lk_meta WHERE swept < v_now - interval '1 second' FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+  UPDATE lockkeeper.lk_meta SET swept = v_now;
+  DELETE FROM lockkeeper.lk_closed WHERE (ticket, session) IN (
+    SELECT ticket, session FROM lockkeeper.lk_closed WHERE until <= v_now LIMIT p_most);
+  SELECT coalesce(array_agg(id), '{}') INTO o_sessions FROM (
+    SELECT s.id FROM lockkeeper.lk_session s
+     WHERE s.dead_at <= v_now
+       AND EXISTS (SELECT FROM lockkeeper.lk_ticket t WHERE t.session = s.id)
+     LIMIT 4) dead;
+  WITH gone AS (
+    DELETE FROM lockkeeper.lk_session WHERE id IN (
+      SELECT s.id FROM lockkeeper.lk_session s
+       WHERE s.dead_at <= v_now - interval '1 minute'
+         AND NOT EXISTS (SELECT FROM lockkeeper.lk_ticket t WHERE t.session = s.id)
+       LIMIT p_most FOR UPDATE SKIP LOCKED)
+    RETURNING id
+  )
+  DELETE FROM lockkeeper.lk_evicted WHERE session IN (SELECT id FROM gone);
+  SELECT max(name) INTO o_next FROM (
+    SELECT name FROM lockkeeper.lk_line WHERE name > p_after ORDER BY name LIMIT p_most) page;
+  DELETE FROM lockkeeper.lk_line WHERE name IN (
+    SELECT l.name FROM lockkeeper.lk_line l
+     WHERE l.name > p_after AND l.name <= o_next AND l.others = 0
+       AND l.last < lockkeeper.lk_micros(v_now) - p_idle
+       AND NOT EXISTS (SELECT FROM lockkeeper.lk_standing s
+                        WHERE s.name = l.name AND s.dead_at > v_now)
+     FOR UPDATE OF l SKIP LOCKED);
+  o_next := coalesce(o_next, '');
+END $$;
