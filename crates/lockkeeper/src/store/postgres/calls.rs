@@ -55,5 +55,22 @@ calls! {
     tell: "SELECT pg_notify(channel, message) FROM unnest($1, $2) AS news(channel, message)",
         [TEXT_ARRAY, TEXT_ARRAY];
     clock: "SELECT lockkeeper.lk_micros(clock_timestamp())", [];
+    facts: "SELECT current_setting('server_version_num')::int AS version, \
+            current_setting('server_encoding') AS encoding, \
+            current_setting('default_transaction_isolation') AS isolation, \
+            current_setting('synchronous_commit') AS commit, current_setting('fsync') AS fsync, \
+            current_setting('full_page_writes') AS full_page_writes, \
+            pg_is_in_recovery() AS recovery, \
+            (SELECT count(*) FROM pg_stat_replication) AS replicas, \
+            current_setting('synchronous_standby_names') AS synchronous, \
+            (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now", [];
+    rights: "SELECT r.tablename || ': ' || p.privilege AS privilege, \
+             format('GRANT %s ON %I.%I TO %I', p.privilege, r.schemaname, r.tablename, current_user) \
+               AS remedy \
+             FROM pg_tables r, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p(privilege) \
+             WHERE r.schemaname = $1 AND r.tablename LIKE 'lk\\_%' \
+             AND NOT has_table_privilege(format('%I.%I', r.schemaname, r.tablename), p.privilege) \
+             UNION ALL SELECT 'use the schema', format('GRANT USAGE ON SCHEMA %I TO %I', $1, current_user) \
+             WHERE NOT has_schema_privilege($1, 'USAGE')", [TEXT];
     meta: "SELECT layout, store FROM lockkeeper.lk_meta", [];
 }

@@ -10,8 +10,8 @@
 -- lock (lk_lock) has the one of the name alone: who grants must share it, and else grants nothing.
 --
 -- Refusals are errors, so that they write nothing:
---   LK001 the session is over · LK002 the ticket was closed · LK003 another capacity (in DETAIL)
---   LK004 the line is full · LK005 the request came too late (the server's clock in DETAIL)
+--   LK101 the session is over · LK102 the ticket was closed · LK103 another capacity (in DETAIL)
+--   LK104 the line is full · LK105 the request came too late (the server's clock in DETAIL)
 
 CREATE OR REPLACE FUNCTION lockkeeper.lk_micros(p_at timestamptz) RETURNS bigint
 LANGUAGE sql STABLE AS $$ SELECT (extract(epoch FROM p_at) * 1000000)::bigint $$;
@@ -171,15 +171,15 @@ BEGIN
   v_now := clock_timestamp();
   IF p_until < lockkeeper.lk_micros(v_now) THEN
     RAISE EXCEPTION 'the request came too late'
-      USING ERRCODE = 'LK005', DETAIL = lockkeeper.lk_micros(v_now)::text;
+      USING ERRCODE = 'LK105', DETAIL = lockkeeper.lk_micros(v_now)::text;
   END IF;
   SELECT s.expires > v_now,
          EXISTS (SELECT FROM lockkeeper.lk_closed WHERE ticket = p_ticket AND session = p_session)
     INTO v_alive, v_closed FROM lockkeeper.lk_session s WHERE s.id = p_session;
   IF v_alive IS NOT TRUE THEN
-    RAISE EXCEPTION 'the session is over' USING ERRCODE = 'LK001';
+    RAISE EXCEPTION 'the session is over' USING ERRCODE = 'LK101';
   ELSIF v_closed THEN
-    RAISE EXCEPTION 'the ticket was closed before this request came' USING ERRCODE = 'LK002';
+    RAISE EXCEPTION 'the ticket was closed before this request came' USING ERRCODE = 'LK102';
   END IF;
   IF v_fits THEN
     IF pg_try_advisory_xact_lock_shared(lockkeeper.lk_name_key(p_name)) THEN
@@ -209,13 +209,13 @@ BEGIN
   ELSE
     IF o_ahead > 0 AND v_line.capacity <> p_capacity THEN
       RAISE EXCEPTION 'the line has capacity %, not %', v_line.capacity, p_capacity
-        USING ERRCODE = 'LK003', DETAIL = v_line.capacity::text;
+        USING ERRCODE = 'LK103', DETAIL = v_line.capacity::text;
     END IF;
     v_fits := NOT f.o_waits AND (o_ahead = 0 OR p_weight <= f.o_room);
     IF NOT v_fits AND NOT p_queue THEN
       o_what := 'busy';
     ELSIF o_ahead >= p_most THEN
-      RAISE EXCEPTION '% tickets stand in the line already', p_most USING ERRCODE = 'LK004';
+      RAISE EXCEPTION '% tickets stand in the line already', p_most USING ERRCODE = 'LK104';
     ELSE
       UPDATE lockkeeper.lk_line
          SET last = greatest(last + 1, lockkeeper.lk_micros(v_now)), others = others + 1,

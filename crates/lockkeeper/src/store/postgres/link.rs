@@ -5,7 +5,7 @@
 
 use super::{KIND, calls::Call, connect::Plan};
 use crate::{
-    clock::Clock,
+    clock::{Clock, Moment},
     error::{Outcome, StoreError, Trouble},
     retry::jittered,
     store::StoreResult,
@@ -32,6 +32,8 @@ use tokio_postgres::{
 
 /// For how long a request may take. When it is over the request may still be carried out.
 const REQUEST: Duration = Duration::from_secs(5);
+/// After how long a request that nobody waits for any more counts against its connection.
+const SILENCE: Duration = Duration::from_secs(1);
 /// For how long connecting may take.
 const CONNECT: Duration = Duration::from_secs(3);
 /// For how long a request is repeated that was refused for the moment or lost with its connection.
@@ -54,6 +56,8 @@ pub(super) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
 pub(super) enum Repeat {
     /// Its second copy says the same as the first.
     Always,
+    /// The same, but who finds a row locked for long would rather know than wait.
+    Unblocked,
     /// Its second copy would say something else.
     Refused,
 }
@@ -225,7 +229,8 @@ impl Link {
                 Ok(rows) => return Ok(rows),
                 Err(e) => e,
             };
-            let harmless = repeat == Repeat::Always || e.outcome == Outcome::NotApplied;
+            let harmless = repeat != Repeat::Refused || e.outcome == Outcome::NotApplied;
+            let harmless = harmless && !(repeat == Repeat::Unblocked && is_blocked(&e));
             if !e.is_transient() || !harmless || self.clock.now() >= until {
                 return Err(e);
             }
@@ -237,7 +242,10 @@ impl Link {
     /// Makes a call once. A connection that fails is given up, so that the next one makes another.
     pub(super) async fn once(&self, call: &Call, values: Values<'_>) -> StoreResult<Vec<Row>> {
         let wire = self.wire().await?;
-        match tokio::time::timeout(REQUEST, wire.send(call, values)).await {
+        let mut waiting = Waiting { link: self, wire: wire.number, since: Some(self.clock.now()) };
+        let answer = tokio::time::timeout(REQUEST, wire.send(call, values)).await;
+        waiting.since = None;
+        match answer {
             Ok(Ok(rows)) => Ok(rows),
             Ok(Err(e)) => {
                 if e.is_closed() || e.as_db_error().is_none_or(is_fatal) {
@@ -258,6 +266,23 @@ impl Link {
     pub(super) async fn batch(&self, sql: &str) -> StoreResult<()> {
         let wire = self.wire().await?;
         wire.client.batch_execute(sql).await.map_err(error)
+    }
+}
+
+/// A request without an answer. Whoever gives it up after long has given up its connection, too: it
+/// may have been cut off without a word.
+struct Waiting<'l> {
+    link: &'l Link,
+    wire: u64,
+    since: Option<Moment>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let waited = self.since.map(|since| self.link.clock.now().saturating_since(since));
+        if waited.is_some_and(|waited| waited >= SILENCE) {
+            self.link.state.give_up(self.wire);
+        }
     }
 }
 
@@ -301,6 +326,12 @@ fn is_fatal(e: &DbError) -> bool {
     e.severity() != "ERROR"
 }
 
+/// Did somebody else's transaction sit on a row for too long?
+pub(super) fn is_blocked(e: &StoreError) -> bool {
+    let source = e.source.as_ref().and_then(|s| s.downcast_ref::<tokio_postgres::Error>());
+    source.and_then(|e| e.code()) == Some(&SqlState::LOCK_NOT_AVAILABLE)
+}
+
 /// What the server's or the client's error means to us.
 pub(super) fn error(e: tokio_postgres::Error) -> StoreError {
     let Some(db) = e.as_db_error() else {
@@ -322,13 +353,13 @@ pub(super) fn error(e: tokio_postgres::Error) -> StoreError {
 fn kind(e: &DbError) -> (Trouble, &'static str) {
     let code = e.code();
     match code.code() {
-        "LK001" => return (Trouble::SessionOver, ""),
-        "LK002" => return (Trouble::TicketClosed, ""),
-        "LK003" => {
+        "LK101" => return (Trouble::SessionOver, ""),
+        "LK102" => return (Trouble::TicketClosed, ""),
+        "LK103" => {
             let capacity = e.detail().and_then(|d| d.parse().ok()).unwrap_or(0);
             return (Trouble::Capacity(capacity), "");
         }
-        "LK004" => return (Trouble::Full, ""),
+        "LK104" => return (Trouble::Full, ""),
         // Serialization, deadlock and lock_timeout; too many connections; shutting down or starting.
         "40001" | "40P01" | "55P03" | "53300" | "57P01" | "57P02" | "57P03" | "57014" => {
             return (Trouble::Unavailable, "");

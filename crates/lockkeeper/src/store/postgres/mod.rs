@@ -22,21 +22,25 @@
 //! Time is the server's, read behind the wait for the line. A server whose clock is set forward ends
 //! sessions early, and one that is set back keeps dead ones for longer.
 
+mod advice;
 mod calls;
 mod connect;
 mod link;
 mod news;
 mod reply;
 mod schema;
+mod tx;
+
+pub use tx::{Schema, fence_check, lock_in};
 
 use super::{
-    Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LOOK_MAX, Leave, Left, Look,
-    Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Which,
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LOOK_MAX, Leave, Left,
+    Look, Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Wait, Which,
     url::StoreUrl,
 };
 use crate::{
     clock::Clock,
-    error::{Result, StoreError, Trouble},
+    error::{Outcome, Result, StoreError, Trouble},
     line::{LINE_MAX, Line},
     name::Name,
     ticket::{Place, SessionId, TicketId},
@@ -65,6 +69,12 @@ const IDLE: Duration = Duration::from_secs(24 * 3600);
 /// No request takes effect later than this after it was sent.
 const PATIENCE: Duration = STRAY_MAX.checked_div(2).expect("two is not zero");
 
+/// For how long the sweep after a renewal may take.
+const SWEEP_MOST: Duration = Duration::from_millis(100);
+
+/// When a contender looks again whose line somebody else's transaction sits on.
+const BLOCKED: Duration = Duration::from_millis(50);
+
 /// How many lines one call clears.
 const CLEAR: usize = 64;
 
@@ -77,6 +87,7 @@ pub struct Postgres {
     renewals: Link,
     ear: Link,
     pooled: bool,
+    schema: String,
     channel: String,
     sinks: Arc<Sinks>,
     /// The tickets of each session, as far as this handle knows them.
@@ -100,6 +111,7 @@ impl Postgres {
         let link = |ear| Link::new(Arc::clone(&plan), clock.clone(), ear);
         let requests = link(None);
         let pooled = requests.is_pooled().await?;
+        advice::refuse(&requests, &calls).await?;
         let id = schema::ensure(&requests, &calls, &plan.schema, plan.create).await?;
         let tag: u64 = rand::random();
         let store = Self {
@@ -110,6 +122,7 @@ impl Postgres {
             ear: link(Some(sinks.ear())),
             clock,
             pooled,
+            schema: plan.schema.clone(),
             channel: format!("lk_{tag:016x}"),
             sinks,
             tickets: Mutex::default(),
@@ -117,6 +130,9 @@ impl Postgres {
             swept: Mutex::default(),
         };
         store.set_clock(scalar(&store.ask(&store.calls.clock, &[]).await?)?);
+        for advice in store.advice().await? {
+            tracing::warn!(%advice, "the PostgreSQL server's set-up");
+        }
         Ok(store)
     }
 
@@ -168,6 +184,61 @@ impl Postgres {
             // Lost, it costs the waiter one re-check.
             let _ = self.requests.once(&self.calls.tell, &[&channels, &texts]).await;
         }
+    }
+
+    fn forget_ticket(&self, place: &Place) {
+        if let Some(tickets) = self.tickets().get_mut(&place.session) {
+            tickets.remove(&(place.name.clone(), place.ticket));
+        }
+    }
+
+    async fn try_enter(&self, ask: &Enter) -> StoreResult<Entered> {
+        let first = match self.send_enter(ask).await {
+            // The server's clock may have jumped since we last heard of it.
+            Err(e) if let Some(now) = too_late(&e) => {
+                self.set_clock(now);
+                self.send_enter(ask).await
+            }
+            answer => answer,
+        };
+        let rows = match first {
+            Ok(rows) => rows,
+            Err(e) if too_late(&e).is_some() => {
+                return Err(StoreError { trouble: Trouble::Unavailable, ..e });
+            }
+            Err(e) if ask.manner == Manner::Contend && link::is_blocked(&e) => {
+                let wait = Wait { ahead: 1, holder: None, recheck: BLOCKED };
+                return Ok(Entered::Busy(wait));
+            }
+            Err(e) => return Err(e),
+        };
+        let row = one(&rows)?;
+        let entered = Self::entered(row)?;
+        self.tell(&news(row)?).await;
+        Ok(entered)
+    }
+
+    async fn send_enter(&self, ask: &Enter) -> StoreResult<Vec<Row>> {
+        let Place { session, name, ticket } = &ask.place;
+        let (ticket, session) = (ticket.to_bytes(), session.to_bytes());
+        let (weight, capacity) =
+            (ask.mode.weight().cast_signed(), ask.mode.capacity().cast_signed());
+        let queue = ask.manner == Manner::Queue;
+        let most = i32::try_from(LINE_MAX).unwrap_or(i32::MAX);
+        let until = self.deadline();
+        let values: Values<'_> = &[
+            &name.as_str(),
+            &&ticket[..],
+            &&session[..],
+            &weight,
+            &capacity,
+            &queue,
+            &ask.note,
+            &until,
+            &most,
+        ];
+        let repeat = if queue { Repeat::Always } else { Repeat::Unblocked };
+        self.requests.call(&self.calls.enter, values, repeat).await
     }
 
     fn entered(row: &Row) -> StoreResult<Entered> {
@@ -271,7 +342,7 @@ fn news(row: &Row) -> StoreResult<Vec<String>> {
 /// The server's clock, in a refusal of what came too late.
 fn too_late(e: &StoreError) -> Option<i64> {
     let source = e.source.as_ref()?.downcast_ref::<tokio_postgres::Error>()?.as_db_error()?;
-    (source.code().code() == "LK005").then(|| source.detail()?.parse().ok())?
+    (source.code().code() == "LK105").then(|| source.detail()?.parse().ok())?
 }
 
 impl Store for Postgres {
@@ -308,8 +379,8 @@ impl Store for Postgres {
         let Some(evictions) = get::<Option<i64>>(row, "o_version")? else {
             return Ok(Renewal::Lost);
         };
-        // The renewal counts, whatever becomes of the sweeping.
-        let _ = self.sweep().await;
+        // The renewal counts, whatever becomes of the sweeping, and must not wait for it.
+        let _ = tokio::time::timeout(SWEEP_MOST, self.sweep()).await;
         let version = (breaks << 32).wrapping_add(evictions.cast_unsigned());
         Ok(Renewal::Renewed { version })
     }
@@ -326,43 +397,15 @@ impl Store for Postgres {
     async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
         let Place { session, name, ticket } = &ask.place;
         self.tickets().entry(*session).or_default().insert((name.clone(), *ticket));
-        let (ticket, session) = (ticket.to_bytes(), session.to_bytes());
-        let weight = ask.mode.weight().cast_signed();
-        let capacity = ask.mode.capacity().cast_signed();
-        let queue = ask.manner == Manner::Queue;
-        let most = i32::try_from(LINE_MAX).unwrap_or(i32::MAX);
-        let mut late = false;
-        loop {
-            let until = self.deadline();
-            let values: Values<'_> = &[
-                &name.as_str(),
-                &&ticket[..],
-                &&session[..],
-                &weight,
-                &capacity,
-                &queue,
-                &ask.note,
-                &until,
-                &most,
-            ];
-            let rows = match self.ask(&self.calls.enter, values).await {
-                Ok(rows) => rows,
-                Err(e) => match too_late(&e) {
-                    // The server's clock may have jumped since we last heard of it.
-                    Some(now) if !late => {
-                        self.set_clock(now);
-                        late = true;
-                        continue;
-                    }
-                    Some(_) => return Err(StoreError { trouble: Trouble::Unavailable, ..e }),
-                    None => return Err(e),
-                },
-            };
-            let row = one(&rows)?;
-            let entered = Self::entered(row)?;
-            self.tell(&news(row)?).await;
-            return Ok(entered);
+        let entered = self.try_enter(&ask).await;
+        let nothing_left = match &entered {
+            Ok(entered) => matches!(entered, Entered::Busy(_)),
+            Err(e) => e.outcome == Outcome::NotApplied,
+        };
+        if nothing_left {
+            self.forget_ticket(&ask.place);
         }
+        entered
     }
 
     async fn poll(
@@ -422,9 +465,7 @@ impl Store for Postgres {
             &[&name.as_str(), &&ticket_id[..], &&session_id[..], &keep, &stray];
         let rows = self.requests.call(&self.calls.leave, values, Repeat::Refused).await?;
         let row = one(&rows)?;
-        if let Some(tickets) = self.tickets().get_mut(session) {
-            tickets.remove(&(name.clone(), *ticket));
-        }
+        self.forget_ticket(&ask.place);
         let left = match get(row, "o_what")? {
             "released" => Left::Released,
             "withdrawn" => Left::Withdrawn,
@@ -491,6 +532,13 @@ impl Store for Postgres {
             self.sinks.freed(&name);
         }
         get(row, "o_found")
+    }
+
+    async fn advice(&self) -> StoreResult<Vec<Advice>> {
+        let rows = self.ask(&self.calls.rights, &[&self.schema]).await?;
+        let right = |row: &Row| Ok((get(row, "privilege")?, get(row, "remedy")?));
+        let rights: Vec<(String, String)> = rows.iter().map(right).collect::<StoreResult<_>>()?;
+        advice::of(&self.requests, &self.calls, &self.clock, &rights).await
     }
 
     fn forget(&self, session: SessionId) {

@@ -14,8 +14,12 @@ use crate::{
 /// The number of this layout. It grows with every change of the tables or functions.
 const LAYOUT: i32 = 1;
 
-const PARTS: [&str; 3] =
-    [include_str!("schema.sql"), include_str!("lines.sql"), include_str!("sessions.sql")];
+const PARTS: [&str; 4] = [
+    include_str!("schema.sql"),
+    include_str!("lines.sql"),
+    include_str!("sessions.sql"),
+    include_str!("user.sql"),
+];
 
 /// A name as SQL has it between quotes.
 pub(super) fn quoted(name: &str) -> String {
@@ -28,12 +32,10 @@ pub(super) fn script(schema: &str) -> String {
     let text = PARTS.concat();
     let text =
         text.replace("SCHEMA IF NOT EXISTS lockkeeper", &format!("SCHEMA IF NOT EXISTS {quoted}"));
-    let text = text
-        .replace("hashtext('lockkeeper.')", &format!("hashtext('{}')", schema.replace('\'', "''")));
     let text = text.replace("lockkeeper.", &format!("{quoted}."));
     format!(
         "{text}\nINSERT INTO {quoted}.lk_meta(id, layout, store) \
-         VALUES (1, {LAYOUT}, decode(substr(md5(random()::text || clock_timestamp()), 1, 16), 'hex')) \
+         VALUES (1, {LAYOUT}, decode(right(gen_random_uuid()::text, 12) || left(gen_random_uuid()::text, 4), 'hex')) \
          ON CONFLICT (id) DO UPDATE SET layout = excluded.layout;\n"
     )
 }
@@ -107,8 +109,8 @@ mod tests {
 
     #[test]
     fn every_name_in_the_script_belongs_to_the_schema() {
-        let script = script("my \"locks\"");
-        assert!(script.contains("CREATE SCHEMA IF NOT EXISTS \"my \"\"locks\"\"\";"));
+        let script = script("my locks");
+        assert!(script.contains("CREATE SCHEMA IF NOT EXISTS \"my locks\";"));
         assert!(!script.contains("lockkeeper."), "a name was not replaced");
     }
 }

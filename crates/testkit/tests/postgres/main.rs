@@ -1,0 +1,8 @@
+//! What only a real PostgreSQL server can show: how many statements a lock costs, what becomes of locks
+//! when connections and servers die, and locks inside of users' transactions.
+
+mod cost;
+mod faults;
+mod support;
+mod traps;
+mod tx;

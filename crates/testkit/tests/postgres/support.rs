@@ -1,0 +1,106 @@
+//! Servers, keepers, and a client beside the library to see what it did.
+
+use lockkeeper::{Guard, Keeper};
+use servers::{POSTGRES, Recipe, Require, Running};
+use std::{ops::Deref, time::Duration};
+use testkit::world::eventually;
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, NoTls, Transaction};
+
+pub(crate) const TTL: Duration = Duration::from_secs(2);
+
+/// A server that writes every statement to its log.
+pub(crate) const TALKATIVE: Recipe = Recipe {
+    processes: |site| {
+        let mut processes = (POSTGRES.processes)(site)?;
+        processes[0].args.extend(["-c".into(), "log_statement=all".into()]);
+        Ok(processes)
+    },
+    ..POSTGRES
+};
+
+/// A server that answers before a commit is on disk: for tests with very many of them.
+pub(crate) const HASTY: Recipe = Recipe {
+    processes: |site| {
+        let mut processes = (POSTGRES.processes)(site)?;
+        processes[0].args.extend(["-c".into(), "synchronous_commit=off".into()]);
+        Ok(processes)
+    },
+    ..POSTGRES
+};
+
+/// A running server, or nothing if it cannot be had and nobody insists.
+pub(crate) fn start(recipe: Recipe) -> Option<Running> {
+    if let Some(missing) = recipe.first_missing() {
+        let must = Require::from_env().wants(recipe.name);
+        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
+        eprintln!("ignored: {missing} is not installed");
+        return None;
+    }
+    Some(recipe.start().expect("the server starts"))
+}
+
+pub(crate) async fn keeper(server: &Running) -> Keeper {
+    Keeper::builder().ttl(TTL).connect(server.url()).await.expect("the server answers")
+}
+
+/// A lock that one keeper holds and another waits for.
+pub(crate) async fn held_and_awaited(
+    server: &Running,
+) -> (Guard, JoinHandle<lockkeeper::Result<Guard>>) {
+    let (one, two) = (keeper(server).await, keeper(server).await);
+    let held = one.lock("a").await.expect("free");
+    let waiter = tokio::spawn(two.lock("a").into_future());
+    until_length(&one, "a", 2).await;
+    (held, waiter)
+}
+
+pub(crate) async fn until_length(keeper: &Keeper, name: &str, length: usize) {
+    eventually("the line has its length", async || {
+        let line = keeper.look_at(name).await;
+        line.is_ok_and(|line| line.map_or(0, |line| line.tickets.len()) == length)
+    })
+    .await;
+}
+
+/// A connection of a user's own.
+pub(crate) struct User(Client);
+
+impl User {
+    pub(crate) async fn of(server: &Running) -> Self {
+        let (client, connection) =
+            tokio_postgres::connect(server.url(), NoTls).await.expect("the server answers");
+        tokio::spawn(connection);
+        Self(client)
+    }
+
+    pub(crate) async fn run(&self, sql: &str) {
+        self.0.batch_execute(sql).await.expect("a statement");
+    }
+
+    /// The one number that a statement answers with.
+    pub(crate) async fn number(&self, sql: &str) -> i64 {
+        self.0.query_one(sql, &[]).await.expect("a row").get(0)
+    }
+
+    pub(crate) async fn transaction(&mut self) -> Transaction<'_> {
+        self.0.transaction().await.expect("a transaction")
+    }
+
+    /// How many tickets there are, wherever they stand.
+    pub(crate) async fn tickets(&self) -> i64 {
+        self.number("SELECT count(*) FROM lockkeeper.lk_standing").await
+    }
+}
+
+impl Deref for User {
+    type Target = Client;
+    fn deref(&self) -> &Client {
+        &self.0
+    }
+}
+
+/// The code of an error that a statement ended with.
+pub(crate) fn code(e: &tokio_postgres::Error) -> String {
+    e.code().map(|code| code.code().to_owned()).unwrap_or_default()
+}

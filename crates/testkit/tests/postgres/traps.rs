@@ -1,0 +1,170 @@
+//! Traps that a lock in SQL can fall into, each with the way out of it.
+
+use crate::support::{User, code, keeper, start};
+use lockkeeper::Keeper;
+use servers::{POSTGRES, Running};
+use std::sync::Arc;
+use testkit::world::{eventually, soon};
+
+/// A user that has a session `\x01` of this many milliseconds, in a schema that a keeper has made.
+async fn session(server: &Running, ttl_ms: i64) -> User {
+    keeper(server).await.close().await;
+    let user = User::of(server).await;
+    user.run(&format!(
+        "DELETE FROM lockkeeper.lk_session; \
+         SELECT lockkeeper.lk_open('\\x01', {ttl_ms} * 1000, 0, 'c', 'h', 1, 'p')"
+    ))
+    .await;
+    user
+}
+
+const ENTER: &str = "SELECT o_what FROM lockkeeper.lk_enter('a', '\\x02', '\\x01', 1, 1, true, '', \
+                     NULL, 100)";
+
+/// A statement that waits for a row sees the data as they were before, unless it looks again: two who
+/// come to a locked line at once must not both be granted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_wait_for_the_row_see_who_came_before() {
+    let Some(server) = start(POSTGRES) else { return };
+    let user = session(&server, 60_000).await;
+    for round in 0..10 {
+        let name = format!("n{round}");
+        user.run(&format!(
+            "SELECT lockkeeper.lk_enter('{name}', '\\x09', '\\x01', 1, 1, true, '', NULL, 100);
+             SELECT lockkeeper.lk_leave('{name}', '\\x09', '\\x01', 0, 0);
+             BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = '{name}' FOR UPDATE"
+        ))
+        .await;
+        let mut tasks = Vec::new();
+        for ticket in 1..=3 {
+            let (other, name) = (User::of(&server).await, name.clone());
+            tasks.push(tokio::spawn(async move {
+                let sql = format!(
+                    "SELECT (o_what = 'granted')::int::bigint FROM lockkeeper.lk_enter('{name}', \
+                     '\\x0{ticket}', '\\x01', 1, 1, true, '', NULL, 100)"
+                );
+                loop {
+                    match other.query_one(&sql, &[]).await {
+                        Ok(row) => return row.get::<_, i64>(0),
+                        Err(e) => assert_eq!(code(&e), "55P03"),
+                    }
+                }
+            }));
+        }
+        blocked(&user, 3).await;
+        user.run("COMMIT").await;
+        let mut granted = 0;
+        for task in tasks {
+            granted += soon("an answer", task).await.expect("no panic");
+        }
+        assert_eq!(granted, 1, "round {round}");
+    }
+}
+
+async fn blocked(user: &User, clients: i64) {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    eventually("they wait for the row", async || user.number(sql).await >= clients).await;
+}
+
+/// `now()` stands still in a transaction. The clock is read behind the wait, so a session that has
+/// expired meanwhile is granted nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_expires_while_it_waits_for_the_row_is_over() {
+    let Some(server) = start(POSTGRES) else { return };
+    let other = Arc::new(User::of(&server).await);
+    eventually("a wait shorter than the patience", async || {
+        let user = session(&server, 60).await;
+        user.run(
+            "INSERT INTO lockkeeper.lk_line(name, last, capacity, weight, note)
+               VALUES ('a', 1, 1, 1, '') ON CONFLICT DO NOTHING;
+             BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE",
+        )
+        .await;
+        let asked = Arc::clone(&other);
+        let enter = tokio::spawn(async move { asked.query_one(ENTER, &[]).await.map(drop) });
+        let expired =
+            "SELECT count(*) FROM lockkeeper.lk_session WHERE expires < clock_timestamp()";
+        eventually("the session's end", async || user.number(expired).await == 1).await;
+        user.run("COMMIT").await;
+        let e = enter.await.expect("no panic").expect_err("the session is over");
+        // The wait may have been too long on a slow machine, or have begun too late.
+        assert!(["LK101", "55P03"].contains(&code(&e).as_str()), "{e:?}");
+        code(&e) == "LK101"
+    })
+    .await;
+}
+
+/// A grant that rests on an expiry ends that session in the same transaction: a renewal that was a
+/// little too late waits for it, and finds the session over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_dead_stay_dead() {
+    let Some(server) = start(POSTGRES) else { return };
+    let user = session(&server, 50).await;
+    user.run(ENTER).await;
+    let expired = "SELECT count(*) FROM lockkeeper.lk_session WHERE expires < clock_timestamp()";
+    eventually("the session's end", async || user.number(expired).await == 1).await;
+    user.run(
+        "SELECT lockkeeper.lk_open('\\x10', 60000000, 0, 'c', 'h', 1, 'p');
+         BEGIN; SELECT lockkeeper.lk_enter('a', '\\x11', '\\x10', 1, 1, false, '', NULL, 100)",
+    )
+    .await;
+    let late = User::of(&server).await;
+    let renewal = tokio::spawn(async move {
+        // As if it had read the clock in time.
+        let sql = "UPDATE lockkeeper.lk_session SET expires = clock_timestamp() + ttl \
+                   WHERE id = '\\x01' AND expires > clock_timestamp() - interval '1 hour'";
+        late.execute(sql, &[]).await.expect("an update")
+    });
+    blocked(&user, 1).await;
+    user.run("COMMIT").await;
+    assert_eq!(soon("the renewal", renewal).await.expect("no panic"), 0);
+}
+
+/// A user's default isolation must not become ours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_strict_default_isolation_changes_nothing() {
+    let Some(server) = start(POSTGRES) else { return };
+    let user = User::of(&server).await;
+    user.run("ALTER ROLE postgres SET default_transaction_isolation = 'serializable'").await;
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let keeper = keeper(&server).await;
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..25 {
+                keeper.lock("a").await.expect("granted").release().await.expect("released");
+            }
+            keeper.close().await;
+        }));
+    }
+    for task in tasks {
+        soon("the worker's end", task).await.expect("no error");
+    }
+    let failed = "SELECT count(*) FROM pg_stat_database WHERE deadlocks > 0";
+    assert_eq!(user.number(failed).await, 0);
+}
+
+/// Many who come at once to a database without the tables make them once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_schema_is_made_once_however_many_come() {
+    let Some(server) = start(POSTGRES) else { return };
+    let mut tasks = Vec::new();
+    for _ in 0..6 {
+        let url = server.url().to_owned();
+        tasks.push(tokio::spawn(async move { Keeper::connect(&url).await }));
+    }
+    let mut ids = Vec::new();
+    for task in tasks {
+        let keeper = soon("a keeper", task).await.expect("no panic").expect("connected");
+        ids.push(keeper.lock("a").await.expect("granted").sequencer().store());
+        keeper.close().await;
+    }
+    ids.dedup();
+    assert_eq!(ids.len(), 1);
+    let newer = User::of(&server).await;
+    newer.run("UPDATE lockkeeper.lk_meta SET layout = layout + 1").await;
+    let e = Keeper::connect(server.url()).await.expect_err("refused").to_string();
+    assert!(e.contains("newer version"), "{e}");
+    newer.run("DROP SCHEMA lockkeeper CASCADE").await;
+    let e = Keeper::connect(&format!("{}?create=false", server.url())).await.expect_err("refused");
+    assert!(e.to_string().contains("migrate --print"), "{e}");
+}

@@ -1,0 +1,214 @@
+//! Locks in the users' own transactions.
+
+use crate::support::{TTL, User, code, keeper, start, until_length};
+use lockkeeper::{
+    Error,
+    store::postgres::{Schema, fence_check, lock_in},
+};
+use servers::POSTGRES;
+use std::time::Duration;
+use testkit::world::{eventually, soon};
+
+const NO_WAIT: Duration = Duration::ZERO;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_in_a_transaction_lives_exactly_as_long() {
+    let Some(server) = start(POSTGRES) else { return };
+    let keeper = keeper(&server).await;
+    let before = keeper.lock("a").await.expect("free");
+    let (mut user, other) = (User::of(&server).await, User::of(&server).await);
+    let held = lock_in(&*other, "a", NO_WAIT).await;
+    assert!(matches!(held, Err(Error::NotAcquired { .. })), "{held:?}");
+    let fence = before.fence();
+    before.release().await.expect("released");
+
+    for commit in [true, false] {
+        let tx = user.transaction().await;
+        let number = lock_in(&tx, "a", TTL).await.expect("free");
+        assert!(number > fence);
+        assert!(keeper.lock("a").try_now().await.expect("an answer").is_none());
+        assert!(matches!(lock_in(&*other, "a", NO_WAIT).await, Err(Error::NotAcquired { .. })));
+        let waiter = tokio::spawn(keeper.lock("a").into_future());
+        until_length(&keeper, "a", 1).await;
+        assert!(!waiter.is_finished());
+        if commit { tx.commit().await } else { tx.rollback().await }.expect("ended");
+        let guard = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+        guard.release().await.expect("released");
+    }
+    keeper.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_in_line_is_overtaken_by_a_transaction() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (one, two) = (keeper(&server).await, keeper(&server).await);
+    let held = one.lock("a").await.expect("free");
+    let waiter = tokio::spawn(two.lock("a").into_future());
+    until_length(&one, "a", 2).await;
+    let mut user = User::of(&server).await;
+    let tx = user.transaction().await;
+    let (locked, next) = tokio::join!(lock_in(&tx, "a", TTL * 10), async {
+        held.release().await.expect("released");
+        let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+        let fence = next.fence();
+        next.release().await.expect("released");
+        fence
+    });
+    assert!(locked.expect("it comes free at last") > next);
+}
+
+/// A paused holder wakes up after its session is over and another has the lock: what it wanted to
+/// write is refused together with the check.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_holders_commit_is_refused() {
+    let Some(server) = start(POSTGRES) else { return };
+    let mut user = User::of(&server).await;
+    user.run(
+        "CREATE TABLE account(id int PRIMARY KEY, amount int); INSERT INTO account VALUES (1, 0)",
+    )
+    .await;
+    let keeper = keeper(&server).await;
+    let paused = keeper.lock("account/1").lease(Duration::from_millis(300)).await.expect("free");
+    let sequencer = paused.sequencer();
+    let tx = user.transaction().await;
+    fence_check(&tx, &sequencer).await.expect("held");
+    tx.execute("UPDATE account SET amount = 1 WHERE id = 1", &[]).await.expect("an update");
+    tx.commit().await.expect("committed");
+
+    let next = soon("the next", keeper.lock("account/1").into_future()).await.expect("granted");
+    let tx = user.transaction().await;
+    tx.execute("UPDATE account SET amount = 666 WHERE id = 1", &[]).await.expect("an update");
+    let refused = fence_check(&tx, &sequencer).await;
+    assert!(matches!(refused, Err(Error::Lost { .. })), "{refused:?}");
+    drop(tx);
+    let tx = user.transaction().await;
+    fence_check(&tx, &next.sequencer()).await.expect("held");
+    let amount: i32 = tx.query_one("SELECT amount FROM account", &[]).await.expect("a row").get(0);
+    assert_eq!(amount, 1);
+    drop(tx);
+    keeper.close().await;
+}
+
+/// While a transaction that has checked a fence is open, nobody else gets the lock: not by a release,
+/// not by expiry, not by an eviction. The line itself goes on: others come and wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_checked_stays_held_until_the_commit() {
+    let Some(server) = start(POSTGRES) else { return };
+    for isolation in ["READ COMMITTED", "REPEATABLE READ"] {
+        let user = User::of(&server).await;
+        let (one, two) = (keeper(&server).await, keeper(&server).await);
+        let held = one.lock("a").lease(Duration::from_millis(500)).await.expect("free");
+        user.run(&format!("BEGIN ISOLATION LEVEL {isolation}")).await;
+        fence_check(&*user, &held.sequencer()).await.expect("held");
+        soon("the loss", held.lost()).await;
+        assert!(two.lock("a").try_now().await.expect("an answer").is_none());
+        let waiter = tokio::spawn(two.lock("a").wait(TTL * 20).into_future());
+        if isolation == "READ COMMITTED" {
+            eventually("it stands in line", async || {
+                user.number("SELECT count(*) FROM lockkeeper.lk_ticket").await == 1
+            })
+            .await;
+        }
+        assert!(!waiter.is_finished());
+        user.run("COMMIT").await;
+        let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+        assert!(next.fence() > held.fence());
+        next.release().await.expect("released");
+        one.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sequencers_are_checked_as_text_too() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    let held = keeper.lock("Grüße/a b:%").await.expect("free");
+    let text = held.sequencer().to_string();
+    let check = |text: String| async {
+        let text = text;
+        user.execute("SELECT lockkeeper.lk_fence_check($1)", &[&text]).await.map_err(|e| code(&e))
+    };
+    assert_eq!(check(text.clone()).await, Ok(1));
+    assert_eq!(check(text.replacen("lk1:", "lk1:0", 1)).await.is_err(), true);
+    held.release().await.expect("released");
+    assert_eq!(check(text).await, Err("LK003".to_owned()));
+    keeper.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_in_a_strict_transaction_is_refused_with_the_reason() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    user.run("BEGIN ISOLATION LEVEL SERIALIZABLE").await;
+    let e = lock_in(&*user, "a", NO_WAIT).await.expect_err("refused").to_string();
+    assert!(e.contains("READ COMMITTED"), "{e}");
+    keeper.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_schema_is_another_store() {
+    let Some(server) = start(POSTGRES) else { return };
+    let url = format!("{}?schema=My%20Locks", server.url());
+    let there = lockkeeper::Keeper::connect(&url).await.expect("the server answers");
+    let (here, user) = (keeper(&server).await, User::of(&server).await);
+    let held = there.lock("a").await.expect("free");
+    user.run("BEGIN").await;
+    Schema::new("My Locks").fence_check(&*user, &held.sequencer()).await.expect("held there");
+    lock_in(&*user, "a", NO_WAIT).await.expect("free here");
+    let refused = fence_check(&*user, &held.sequencer()).await;
+    assert!(matches!(refused, Err(Error::Lost { .. })), "{refused:?}");
+    user.run("ROLLBACK").await;
+    there.close().await;
+    here.close().await;
+}
+
+/// Lock fields on the user's own table: taken, kept, renewed, released, lost by expiry.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_are_locked_by_fields_of_their_own() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (_keeper, user) = (keeper(&server).await, User::of(&server).await);
+    user.run(
+        "CREATE TABLE job(id bigint PRIMARY KEY, state text, written_by bigint NOT NULL DEFAULT 0,
+           lock_owner text, lock_fence bigint NOT NULL DEFAULT 0, lock_expires timestamptz);
+         INSERT INTO job VALUES (7, 'new')",
+    )
+    .await;
+    let lock = |owner: &str, ttl_ms: i64| {
+        user_number(&user, format!("lk_row_lock('job', 'id', '7', '{owner}', {ttl_ms})"))
+    };
+    let mine = lock("me", 60_000).await;
+    assert!(mine > 0);
+    assert_eq!(lock("me", 60_000).await, mine, "the same owner keeps its fence");
+    assert_eq!(lock("you", 60_000).await, 0, "taken");
+    let renew = user_number(&user, format!("lk_row_renew('job', 'id', '7', {mine}, 50)"));
+    assert_eq!(renew.await, mine);
+    let yours = {
+        let mut yours = 0;
+        eventually("it expires", async || {
+            yours = lock("you", 60_000).await;
+            yours > 0
+        })
+        .await;
+        yours
+    };
+    assert!(yours > mine);
+    let guarded = |fence: i64| {
+        let sql = format!(
+            "UPDATE job SET state = 'by {fence}', written_by = {fence} \
+             WHERE id = 7 AND written_by <= {fence} AND lock_fence <= {fence}"
+        );
+        let user = &user;
+        async move { user.execute(&sql, &[]).await.expect("an update") }
+    };
+    assert_eq!(guarded(yours).await, 1);
+    assert_eq!(guarded(mine).await, 0, "an older holder writes nothing");
+    for (fence, released) in [(mine, 0), (yours, yours), (yours, 0)] {
+        let answer = user_number(&user, format!("lk_row_release('job', 'id', '7', {fence})"));
+        assert_eq!(answer.await, released);
+    }
+    assert_eq!(user_number(&user, "lk_row_lock('job', 'id', '8', 'me', 1)".into()).await, 0);
+}
+
+async fn user_number(user: &User, call: String) -> i64 {
+    user.number(&format!("SELECT lockkeeper.{call}")).await
+}
