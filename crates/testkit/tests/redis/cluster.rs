@@ -25,6 +25,7 @@ const FOLLOWER: Recipe = Recipe {
             program: "redis-server",
             args: settings.split(' ').map(Into::into).collect(),
             env: Vec::new(),
+            user: None,
             ready: Box::new(move || {
                 ensure!(TcpStream::connect(("127.0.0.1", port)).is_ok(), "it does not listen");
                 Ok(())
