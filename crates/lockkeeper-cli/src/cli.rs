@@ -83,6 +83,15 @@ pub(crate) enum Verb {
         name: Name,
     },
 
+    /// Make or update the tables and functions in a database, or print them for a DBA
+    ///
+    /// A program does that itself when it connects, unless its URL says create=false.
+    Migrate {
+        /// Only print the statements
+        #[arg(long)]
+        print: bool,
+    },
+
     /// Print a completion script for a shell
     Completions {
         /// The shell

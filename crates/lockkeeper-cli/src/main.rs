@@ -14,6 +14,7 @@ mod failure;
 mod hold;
 mod listing;
 mod ls;
+mod migrate;
 mod output;
 mod procfs;
 mod run;
@@ -85,6 +86,7 @@ async fn verb(cli: &Cli) -> Result<End, Failure> {
         Verb::Run(args) => return run::run(args, &cli.common).await,
         Verb::Ls { prefix } => ls::ls(prefix, &cli.common).await?,
         Verb::Show { name } => show::show(name, &cli.common).await?,
+        Verb::Migrate { print } => migrate::migrate(*print, &cli.common).await?,
         Verb::Completions { shell } => cli::completions(*shell),
     };
     Ok(End::Code(output::answer(&answer)))

@@ -35,6 +35,7 @@ mod together;
 pub(crate) mod url;
 
 pub use erased::AnyStore;
+pub use url::migration;
 
 use crate::{
     error::StoreError,

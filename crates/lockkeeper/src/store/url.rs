@@ -132,6 +132,23 @@ impl StoreUrl {
     }
 }
 
+/// The statements that make, or bring up to date, what the store of this URL needs in its database.
+/// Connects to nothing.
+///
+/// # Errors
+/// [`Error::Url`] if the URL is not understood, or leads to a store that needs no such thing.
+pub fn migration(url: &str) -> Result<String> {
+    let mut url = StoreUrl::parse(url)?;
+    for common in COMMON {
+        url.take(common);
+    }
+    match url.scheme.as_str() {
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => super::postgres::migration(&mut url),
+        scheme => Err(Error::Url(format!("a {scheme} store needs nothing to be made for it"))),
+    }
+}
+
 /// Options and parts that only stores on a network have.
 #[cfg(any(feature = "postgres", feature = "redis"))]
 impl StoreUrl {

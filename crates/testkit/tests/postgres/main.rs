@@ -3,6 +3,7 @@
 
 mod cost;
 mod faults;
+mod setup;
 mod support;
 mod traps;
 mod tx;

@@ -69,7 +69,7 @@ pub(super) async fn of(
     link: &Link,
     calls: &Calls,
     clock: &Clock,
-    rights: &[(String, String)],
+    schema: &str,
 ) -> StoreResult<Vec<Advice>> {
     let facts = Facts::of(link, calls).await?;
     let mut advice: Vec<Advice> = [
@@ -84,12 +84,41 @@ pub(super) async fn of(
     .into_iter()
     .flatten()
     .collect();
-    advice.extend(rights.iter().map(|(right, statement)| Advice {
+    let missing = missing_rights(link, calls, schema).await?;
+    advice.extend(missing.into_iter().map(|(right, statement)| Advice {
         what: format!("the user has no right to {right}"),
         consequence: "locks cannot be taken".into(),
-        remedy: statement.clone(),
+        remedy: statement,
     }));
     Ok(advice)
+}
+
+/// The rights that the user lacks, each with the statement that grants it.
+async fn missing_rights(
+    link: &Link,
+    calls: &Calls,
+    schema: &str,
+) -> StoreResult<Vec<(String, String)>> {
+    let rows = link.call(&calls.rights, &[&schema], Repeat::Always).await?;
+    rows.iter().map(|row| Ok((get(row, "privilege")?, get(row, "remedy")?))).collect()
+}
+
+/// The error, and what to grant, if it is about rights.
+pub(super) async fn with_rights(
+    mut e: StoreError,
+    link: &Link,
+    calls: &Calls,
+    schema: &str,
+) -> StoreError {
+    if e.trouble == Trouble::Denied
+        && let Ok(missing) = missing_rights(link, calls, schema).await
+    {
+        for (_, statement) in missing {
+            e.what.push_str("; ");
+            e.what.push_str(&statement);
+        }
+    }
+    e
 }
 
 fn advice(what: impl Into<String>, consequence: &str, remedy: &str) -> Option<Advice> {

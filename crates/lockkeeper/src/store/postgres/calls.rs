@@ -64,13 +64,17 @@ calls! {
             (SELECT count(*) FROM pg_stat_replication) AS replicas, \
             current_setting('synchronous_standby_names') AS synchronous, \
             (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now", [];
-    rights: "SELECT r.tablename || ': ' || p.privilege AS privilege, \
+    rights: "SELECT p.privilege || ' ' || r.tablename AS privilege, \
              format('GRANT %s ON %I.%I TO %I', p.privilege, r.schemaname, r.tablename, current_user) \
                AS remedy \
-             FROM pg_tables r, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p(privilege) \
+             FROM pg_tables r \
+             JOIN pg_namespace n ON n.nspname = r.schemaname \
+             JOIN pg_class c ON c.relname = r.tablename AND c.relnamespace = n.oid, \
+             unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p(privilege) \
              WHERE r.schemaname = $1 AND r.tablename LIKE 'lk\\_%' \
-             AND NOT has_table_privilege(format('%I.%I', r.schemaname, r.tablename), p.privilege) \
+             AND NOT has_table_privilege(c.oid, p.privilege) \
              UNION ALL SELECT 'use the schema', format('GRANT USAGE ON SCHEMA %I TO %I', $1, current_user) \
-             WHERE NOT has_schema_privilege($1, 'USAGE')", [TEXT];
+             FROM pg_namespace WHERE nspname = $1 \
+             AND NOT has_schema_privilege(oid, 'USAGE')", [TEXT];
     meta: "SELECT layout, store FROM lockkeeper.lk_meta", [];
 }

@@ -78,6 +78,11 @@ const BLOCKED: Duration = Duration::from_millis(50);
 /// How many lines one call clears.
 const CLEAR: usize = 64;
 
+/// The statements that make the schema of this URL.
+pub(super) fn migration(url: &mut StoreUrl) -> Result<String> {
+    Ok(schema::printed(&Plan::read(url)?.schema))
+}
+
 /// Lines in PostgreSQL.
 pub struct Postgres {
     id: StoreId,
@@ -112,7 +117,10 @@ impl Postgres {
         let requests = link(None);
         let pooled = requests.is_pooled().await?;
         advice::refuse(&requests, &calls).await?;
-        let id = schema::ensure(&requests, &calls, &plan.schema, plan.create).await?;
+        let id = match schema::ensure(&requests, &calls, &plan.schema, plan.create).await {
+            Ok(id) => id,
+            Err(e) => return Err(advice::with_rights(e, &requests, &calls, &plan.schema).await),
+        };
         let tag: u64 = rand::random();
         let store = Self {
             id,
@@ -535,10 +543,7 @@ impl Store for Postgres {
     }
 
     async fn advice(&self) -> StoreResult<Vec<Advice>> {
-        let rows = self.ask(&self.calls.rights, &[&self.schema]).await?;
-        let right = |row: &Row| Ok((get(row, "privilege")?, get(row, "remedy")?));
-        let rights: Vec<(String, String)> = rows.iter().map(right).collect::<StoreResult<_>>()?;
-        advice::of(&self.requests, &self.calls, &self.clock, &rights).await
+        advice::of(&self.requests, &self.calls, &self.clock, &self.schema).await
     }
 
     fn forget(&self, session: SessionId) {

@@ -40,6 +40,18 @@ pub(super) fn script(schema: &str) -> String {
     )
 }
 
+/// The same for a DBA, with the rights that users of the locks need.
+pub(super) fn printed(schema: &str) -> String {
+    let quoted = quoted(schema);
+    format!(
+        "BEGIN;\n{}COMMIT;\n\n-- The rights of those who use the locks; put a role in the place of app.\n\
+         -- GRANT USAGE ON SCHEMA {quoted} TO app;\n\
+         -- GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {quoted} TO app;\n\
+         -- GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {quoted} TO app;\n",
+        script(schema)
+    )
+}
+
 /// Finds the schema, or makes it if the plan allows; says what its identity is.
 pub(super) async fn ensure(
     link: &Link,

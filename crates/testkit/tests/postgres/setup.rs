@@ -1,0 +1,59 @@
+//! What is said about a server's set-up, and about rights that are missing.
+
+use crate::support::{HASTY, User, start};
+use lockkeeper::{
+    Keeper,
+    store::{Advice, Store as _},
+};
+use servers::{PGBOUNCER, POSTGRES};
+
+async fn advice(url: &str) -> Vec<Advice> {
+    let keeper = Keeper::connect(url).await.expect("connected");
+    keeper.store().advice().await.expect("an answer")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sound_server_needs_no_advice() {
+    let Some(server) = start(POSTGRES) else { return };
+    assert_eq!(advice(server.url()).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_hasty_commit_means_is_said() {
+    let Some(server) = start(HASTY) else { return };
+    let advice = advice(server.url()).await;
+    assert!(advice.iter().any(|a| a.what.contains("synchronous_commit")), "{advice:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pooler_is_recognized() {
+    let Some(server) = start(PGBOUNCER) else { return };
+    let found = advice(server.url()).await;
+    assert!(found.iter().any(|a| a.what.contains("pooler")), "{found:?}");
+    let keeper = Keeper::connect(server.url()).await.expect("connected");
+    assert!(!keeper.capabilities().wakes);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_rights_are_named_with_the_statement_that_grants_them() {
+    let Some(server) = start(POSTGRES) else { return };
+    Keeper::connect(server.url()).await.expect("connected").close().await;
+    let owner = User::of(&server).await;
+    owner.run("CREATE ROLE app LOGIN").await;
+    let url = server.url().replace("postgres@", "app@");
+    let mut granted = 0;
+    // Each refusal names the next statements to run, until there is none left.
+    let keeper = loop {
+        let e = match Keeper::connect(&url).await {
+            Ok(keeper) => break keeper,
+            Err(e) => e.to_string(),
+        };
+        let grants: Vec<&str> = e.split("; ").filter(|part| part.starts_with("GRANT ")).collect();
+        assert!(!grants.is_empty() && granted < 100, "{e}");
+        owner.run(&grants.join("; ")).await;
+        granted += grants.len();
+    };
+    assert!(granted > 4);
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    keeper.close().await;
+}
