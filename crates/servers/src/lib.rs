@@ -24,6 +24,7 @@
 mod clock;
 mod detached;
 mod install;
+mod mariadb;
 mod node;
 mod peer;
 mod poll;
@@ -39,6 +40,7 @@ mod spawn;
 
 pub use detached::{Detached, Mark};
 pub use install::{Unavailable, install_missing};
+pub use mariadb::MARIADB;
 pub use node::Node;
 pub use peer::{PEERS, Peer, REDIS_PY, install_peers};
 pub use postgres::{PGBOUNCER, POSTGRES};
@@ -50,8 +52,17 @@ pub use require::Require;
 pub use running::Running;
 
 /// Every recipe there is, in the order in which people are shown them.
-pub const ALL: &[Recipe] =
-    &[REDIS, REDIS_DURABLE, REDIS_TLS, REDIS_SENTINEL, REDIS_CLUSTER, REDLOCK, POSTGRES, PGBOUNCER];
+pub const ALL: &[Recipe] = &[
+    REDIS,
+    REDIS_DURABLE,
+    REDIS_TLS,
+    REDIS_SENTINEL,
+    REDIS_CLUSTER,
+    REDLOCK,
+    POSTGRES,
+    PGBOUNCER,
+    MARIADB,
+];
 
 /// The recipe of this name.
 #[must_use]

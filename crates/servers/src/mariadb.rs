@@ -1,0 +1,98 @@
+//! MariaDB 10.6 or newer, which stands for MySQL too.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::{Ipv4Addr, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
+use nix::unistd::{User, geteuid};
+
+use crate::program;
+use crate::recipe::{Process, Recipe, Site};
+
+/// The database that is there from the start.
+const DATABASE: &str = "lockkeeper";
+
+/// A single MariaDB server that has every commit on disk before it answers.
+///
+/// Its only node is `mariadb`; its user is `root`, without a password.
+pub const MARIADB: Recipe = Recipe {
+    name: "mariadb",
+    packages: &["mariadb-server"],
+    programs: &["mariadbd", "mariadb-install-db"],
+    folders: &[],
+    ports: 1,
+    stop: Signal::SIGTERM,
+    ready_within: Duration::from_secs(60),
+    processes: |site| Ok(vec![server(site, &[])?]),
+    form: None,
+    url: |site| format!("mysql://root@127.0.0.1:{}/{DATABASE}", site.ports[0]),
+};
+
+fn server(site: &Site, settings: &[&str]) -> Result<Process> {
+    install(site)?;
+    let init = format!("CREATE DATABASE IF NOT EXISTS {DATABASE};\n");
+    fs::write(site.folder.join("init.sql"), init)?;
+    let port = site.ports[0];
+    let mut args = vec![
+        // Before all others, or it is not understood.
+        "--no-defaults".to_owned(),
+        format!("--user={}", user()?),
+        format!("--datadir={}", site.folder.join("data").display()),
+        format!("--port={port}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--socket={}", site.folder.join("socket").display()),
+        format!("--pid-file={}", site.folder.join("pid").display()),
+        format!("--init-file={}", site.folder.join("init.sql").display()),
+        "--max-connections=500".to_owned(),
+        "--innodb-buffer-pool-size=64M".to_owned(),
+    ];
+    args.extend(settings.iter().map(|&setting| setting.to_owned()));
+    Ok(Process {
+        name: "mariadb".to_owned(),
+        program: "mariadbd",
+        args: args.into_iter().map(Into::into).collect(),
+        env: Vec::new(),
+        ready: Box::new(move || greets(port)),
+    })
+}
+
+/// The server runs as whoever we are; it refuses to be root unless it is told by name.
+fn user() -> Result<String> {
+    let user = User::from_uid(geteuid())?.context("this process's user has no name")?;
+    Ok(user.name)
+}
+
+/// Makes an empty database.
+fn install(site: &Site) -> Result<()> {
+    let data = site.folder.join("data");
+    if data.exists() {
+        return Ok(());
+    }
+    let program = program::find("mariadb-install-db", &[]).context("mariadb-install-db")?;
+    let made = Command::new(program)
+        .arg("--no-defaults")
+        .arg(format!("--user={}", user()?))
+        .arg(format!("--datadir={}", data.display()))
+        .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
+        .stdin(Stdio::null())
+        .output()
+        .context("mariadb-install-db cannot be run")?;
+    let said = String::from_utf8_lossy(&made.stderr);
+    ensure!(made.status.success(), "mariadb-install-db failed: {said}");
+    Ok(())
+}
+
+/// A server that is ready greets whoever comes: a packet of version 10 of its protocol. One that has
+/// too many connections answers with an error packet.
+fn greets(port: u16) -> Result<()> {
+    let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    server.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut greeting = [0; 5];
+    server.read_exact(&mut greeting)?;
+    ensure!(greeting[4] == 10, "the greeting begins with {greeting:?}");
+    Ok(())
+}
