@@ -56,6 +56,7 @@ fn server(site: &Site, settings: &[&str]) -> Result<Process> {
         program: "mariadbd",
         args: args.into_iter().map(Into::into).collect(),
         env: Vec::new(),
+        user: None,
         ready: Box::new(move || greets(port)),
     })
 }

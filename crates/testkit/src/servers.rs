@@ -43,6 +43,13 @@ pub fn postgres() -> Vec<Subject> {
     ]
 }
 
+/// MariaDB, which stands for MySQL too.
+#[must_use]
+pub fn mariadb() -> Subject {
+    let can = Capabilities { durable: true, ..Capabilities::LINES };
+    subject(servers::MARIADB, can, "prefix=", &[]).across_processes()
+}
+
 /// A store of one server, which all cases share; each has a prefix or schema of its own, which begins so.
 fn subject(
     recipe: Recipe,

@@ -7,5 +7,6 @@ fn main() -> ExitCode {
     let mut subjects = vec![Subject::memory(), Subject::sqlite()];
     subjects.extend(testkit::servers::redis());
     subjects.extend(testkit::servers::postgres());
+    subjects.push(testkit::servers::mariadb());
     testkit::main(&subjects, Some(Path::new(env!("CARGO_BIN_EXE_taker"))))
 }

@@ -10,6 +10,10 @@ const SCHEMES: &[(&str, &str)] = &[
     #[cfg(feature = "sqlite")]
     ("sqlite", "sqlite:PATH"),
     ("memory", "memory://NAME"),
+    #[cfg(feature = "mysql")]
+    ("mysql", "mysql://HOST/DATABASE"),
+    #[cfg(feature = "mysql")]
+    ("mariadb", "mariadb://HOST/DATABASE"),
     #[cfg(feature = "redis")]
     ("redis", "redis://HOST"),
     #[cfg(feature = "redis")]
@@ -30,6 +34,8 @@ const SCHEMES: &[(&str, &str)] = &[
 const FEATURES: &[&str] = &[
     #[cfg(not(feature = "sqlite"))]
     "sqlite",
+    #[cfg(not(feature = "mysql"))]
+    "mysql",
     #[cfg(not(feature = "redis"))]
     "redis",
     #[cfg(not(feature = "postgres"))]
@@ -93,7 +99,7 @@ impl StoreUrl {
     }
 
     #[cfg_attr(
-        not(any(feature = "postgres", feature = "redis")),
+        not(feature = "_network"),
         expect(clippy::unused_async, reason = "stores on a network await here")
     )]
     pub(crate) async fn connect(self) -> Result<AnyStore> {
@@ -111,6 +117,8 @@ impl StoreUrl {
                 }
                 Ok(AnyStore::new(super::sqlite::Sqlite::open(&path)?))
             }
+            #[cfg(feature = "mysql")]
+            "mysql" | "mariadb" => Ok(AnyStore::new(super::mysql::connect::connect(self).await?)),
             #[cfg(feature = "redis")]
             "redis" | "rediss" if self.has("compat") => {
                 Ok(AnyStore::new(super::redlock::Redlock::connect(self).await?))
@@ -150,7 +158,7 @@ pub fn migration(url: &str) -> Result<String> {
 }
 
 /// Options and parts that only stores on a network have.
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(feature = "_network")]
 impl StoreUrl {
     #[cfg(feature = "redis")]
     fn has(&self, option: &str) -> bool {
@@ -186,7 +194,7 @@ impl StoreUrl {
 }
 
 /// `[USER[:PASSWORD]@]HOST[:PORT],…[/PATH]`. It has no `Debug`: it may hold a password.
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(feature = "_network")]
 pub(crate) struct Authority {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
@@ -194,7 +202,7 @@ pub(crate) struct Authority {
     pub(crate) path: String,
 }
 
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(feature = "_network")]
 impl Authority {
     fn parse(rest: &str) -> Result<Self> {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -219,13 +227,13 @@ impl Authority {
     }
 }
 
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(feature = "_network")]
 const ENCODE: &str =
     "in a user's name or a password write / as %2F, ? as %3F, # as %23 and @ as %40";
 
 /// A host and its port; an IPv6 address stands in brackets. Errors do not repeat what may be half of a
 /// password, with a character in it that ends it too early.
-#[cfg(any(feature = "postgres", feature = "redis"))]
+#[cfg(feature = "_network")]
 fn host(text: &str) -> Result<(String, Option<u16>)> {
     let bad = |what: &str| Error::Url(format!("{what}; {ENCODE}"));
     let (host, port) = match text.strip_prefix('[') {

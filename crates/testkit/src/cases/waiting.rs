@@ -10,7 +10,10 @@ use crate::{
 };
 use lockkeeper::{Error, Guard, Keeper, Store as _};
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::task::{JoinHandle, JoinSet};
@@ -33,10 +36,12 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// Begins to wait for the lock, and returns when the ticket stands in line.
 async fn waiter(keeper: &Keeper, name: &str) -> JoinHandle<lockkeeper::Result<Guard>> {
-    let (before, lock) = (waiters(keeper.store(), name).await, keeper.lock(name));
+    let told = Arc::new(AtomicBool::new(false));
+    let ear = Arc::clone(&told);
+    let lock = keeper.lock(name).on_wait(move |_| ear.store(true, Ordering::Relaxed));
     let task = tokio::spawn(async move { lock.await });
-    eventually("the ticket stands in line", async || waiters(keeper.store(), name).await > before)
-        .await;
+    // The store shows a ticket before its owner has heard of it.
+    eventually("the ticket stands in line", async || told.load(Ordering::Relaxed)).await;
     task
 }
 

@@ -1,0 +1,67 @@
+//! From a URL to a connection.
+
+use super::{Mysql, link::GREETING};
+use crate::{
+    clock::Clock,
+    error::{Error, Result},
+    store::url::StoreUrl,
+};
+use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
+
+const OPTIONS: &[&str] = &["prefix", "password_file", "tls", "tls_ca", "tls_cert", "tls_key"];
+const PORT: u16 = 3306;
+/// So that the longest name of a table or procedure fits.
+const PREFIX_MAX: usize = 40;
+
+/// `mysql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE`.
+pub(in crate::store) async fn connect(mut url: StoreUrl) -> Result<Mysql> {
+    let authority = url.authority()?;
+    let prefix = url.take("prefix").unwrap_or_else(|| "lk".to_owned());
+    let password = url.take_file("password_file")?.or(authority.password);
+    let tls = tls(&mut url)?;
+    url.finish(OPTIONS)?;
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if prefix.is_empty() || prefix.len() > PREFIX_MAX || !prefix.chars().all(is_plain) {
+        let what = format!("prefix= has 1 to {PREFIX_MAX} of the characters a-z, 0-9 and _");
+        return Err(Error::Url(what));
+    }
+    let [(host, port)] = &authority.hosts[..] else {
+        return Err(Error::Url("mysql:// takes one server".into()));
+    };
+    if authority.path.is_empty() || authority.path.contains('/') {
+        let what = "mysql:// needs the name of a database, as in mysql://host/lockkeeper";
+        return Err(Error::Url(what.into()));
+    }
+    let opts = OptsBuilder::default()
+        .ip_or_hostname(host)
+        .tcp_port(port.unwrap_or(PORT))
+        .user(authority.user)
+        .pass(password)
+        .db_name(Some(authority.path))
+        .prefer_socket(false)
+        .tcp_nodelay(true)
+        .ssl_opts(tls)
+        .setup(GREETING.to_vec());
+    Ok(Mysql::over(Opts::from(opts), &prefix, Clock::system()).await?)
+}
+
+fn tls(url: &mut StoreUrl) -> Result<Option<SslOpts>> {
+    let wanted = url.take("tls").is_some_and(|on| on == "true");
+    let ca = url.take_file_bytes("tls_ca")?;
+    let (cert, key) = (url.take_file_bytes("tls_cert")?, url.take_file_bytes("tls_key")?);
+    let identity = match (cert, key) {
+        (Some(cert), Some(key)) => Some(ClientIdentity::new(cert.into(), key.into())),
+        (None, None) => None,
+        _ => return Err(Error::Url("tls_cert= and tls_key= belong together".into())),
+    };
+    if !wanted && ca.is_none() && identity.is_none() {
+        return Ok(None);
+    }
+    // rustls needs to be told once which cryptography to use; a program that has chosen keeps it.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let opts = SslOpts::default().with_client_identity(identity);
+    Ok(Some(match ca {
+        Some(ca) => opts.with_root_certs(vec![ca.into()]).with_disable_built_in_roots(true),
+        None => opts,
+    }))
+}

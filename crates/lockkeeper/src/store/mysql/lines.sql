@@ -1,0 +1,390 @@
+-- The operations on lines. Each CALL is one round trip and one transaction of its own.
+--
+-- Order of locks, everywhere: line, gate, tickets, sessions in the order of their ids. A renewal has its
+-- session's row alone and so never waits for a line. Nothing here waits for a user's transaction: the
+-- gate and the tickets, which such a transaction may hold, are taken with SKIP LOCKED, and what is
+-- skipped counts as held.
+--
+-- READ COMMITTED: every statement sees what was committed before it began, so all that is read
+-- after the line was locked is the line's present state, and no gaps are locked.
+--
+-- Answers are one row. No decision rests on a count of rows: a client may have asked the server
+-- to count rows that it found and did not change (CLIENT_FOUND_ROWS).
+
+-- The server's time, whatever the time zone of the connection.
+CREATE PROCEDURE lk_now(OUT o_now BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_zone VARCHAR(64) DEFAULT @@session.time_zone;
+  SET time_zone = '+00:00';
+  SET o_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+  SET time_zone = v_zone;
+END
+//
+
+-- Takes the line, and makes its row if there is none.
+CREATE PROCEDURE lk_take_line(p_name VARBINARY(512), OUT o_last BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  SELECT last INTO o_last FROM lk_line WHERE name = p_name FOR UPDATE;
+  IF o_last IS NULL THEN
+    INSERT INTO lk_line(name, last) VALUES (p_name, 0) ON DUPLICATE KEY UPDATE last = last;
+    SELECT last INTO o_last FROM lk_line WHERE name = p_name FOR UPDATE;
+  END IF;
+END
+//
+
+-- Takes the gate of a line that is ours. o_last is NULL if a user's transaction has it.
+CREATE PROCEDURE lk_take_gate(p_name VARBINARY(512), OUT o_last BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  SELECT last INTO o_last FROM lk_gate WHERE name = p_name FOR UPDATE SKIP LOCKED;
+  IF o_last IS NULL AND NOT EXISTS (SELECT 1 FROM lk_gate WHERE name = p_name) THEN
+    INSERT INTO lk_gate(name, last) VALUES (p_name, 0) ON DUPLICATE KEY UPDATE last = last;
+    SELECT last INTO o_last FROM lk_gate WHERE name = p_name FOR UPDATE;
+  END IF;
+END
+//
+
+-- Ends a session that is dead at this moment; whatever it has left is swept.
+CREATE PROCEDURE lk_end(p_session BINARY(16), p_now BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  UPDATE lk_session SET expires = 0, dead_at = 0, ended = p_now, sweep_at = p_now
+    WHERE id = p_session AND dead_at <= p_now AND ended = 0;
+END
+//
+
+-- Takes the dead out of the granted of a line and ends their sessions. A ticket stays if a user's
+-- transaction has checked it (lk_fence_check), or if its session was renewed just in time: a renewal
+-- that is slower than this finds its session over. o_stay is the weight of those that stay.
+CREATE PROCEDURE lk_bury(p_name VARBINARY(512), p_now BIGINT, OUT o_stay BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_id, v_session BINARY(16);
+  DECLARE v_weight, v_seq, v_dead_at BIGINT;
+  DECLARE v_done INT DEFAULT 0;
+  DECLARE dead CURSOR FOR
+    SELECT t.id, t.session, t.weight FROM lk_ticket t LEFT JOIN lk_session s ON s.id = t.session
+    WHERE t.name = p_name AND t.fence > 0
+      AND IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) <= p_now
+    ORDER BY t.session;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
+  SET o_stay = 0;
+  OPEN dead;
+  burial: LOOP
+    FETCH dead INTO v_id, v_session, v_weight;
+    IF v_done THEN LEAVE burial; END IF;
+    SET v_seq = NULL, v_dead_at = NULL;
+    SELECT seq INTO v_seq FROM lk_ticket WHERE name = p_name AND id = v_id FOR UPDATE SKIP LOCKED;
+    SELECT dead_at INTO v_dead_at FROM lk_session WHERE id = v_session FOR UPDATE;
+    IF v_seq IS NULL OR v_dead_at > p_now THEN
+      SET o_stay = o_stay + v_weight;
+    ELSE
+      DELETE FROM lk_ticket WHERE name = p_name AND id = v_id;
+      CALL lk_end(v_session, p_now);
+    END IF;
+    SET v_done = 0;
+  END LOOP;
+  CLOSE dead;
+END
+//
+
+-- Brings a line up to date: the dead fall out and their sessions end, the longest prefix that fits is
+-- granted. Reads no further than the first live ticket that must wait.
+-- o_capacity is 0 for an empty line; o_waits says that somebody waits; o_moves is when the line can
+-- move without anybody writing; o_drawn is the first fence that was drawn, or 0.
+CREATE PROCEDURE lk_settle(
+  p_name VARBINARY(512), p_now BIGINT, p_last BIGINT,
+  OUT o_capacity BIGINT, OUT o_used BIGINT, OUT o_waits INT, OUT o_moves BIGINT, OUT o_drawn BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_id, v_session BINARY(16);
+  DECLARE v_expires, v_dead_at, v_weight, v_capacity, v_gate, v_fence, v_dead, v_stay BIGINT;
+  SET o_waits = 0, o_drawn = 0;
+  SELECT COALESCE(MAX(IF(e.ends > p_now, e.capacity, 0)), 0),
+      COALESCE(SUM(IF(e.ends > p_now, e.weight, 0)), 0),
+      MIN(IF(e.ends > p_now, e.ends, NULL)), COALESCE(SUM(e.ends <= p_now), 0), MAX(e.capacity)
+    INTO o_capacity, o_used, o_moves, v_dead, v_capacity
+    FROM (SELECT t.weight, t.capacity,
+        IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) AS ends
+      FROM lk_ticket t LEFT JOIN lk_session s ON s.id = t.session
+      WHERE t.name = p_name AND t.fence > 0) e;
+  IF v_dead > 0 THEN
+    CALL lk_bury(p_name, p_now, v_stay);
+    IF v_stay > 0 THEN
+      SET o_capacity = v_capacity, o_used = o_used + v_stay, o_moves = p_now + 100000;
+    END IF;
+  END IF;
+  grants: LOOP
+    SET v_id = NULL, v_expires = NULL, v_dead_at = NULL;
+    SELECT t.id, t.session, t.weight, t.capacity, s.expires, s.dead_at
+      INTO v_id, v_session, v_weight, v_capacity, v_expires, v_dead_at
+      FROM lk_ticket t LEFT JOIN lk_session s ON s.id = t.session
+      WHERE t.name = p_name AND t.fence = 0 ORDER BY t.seq LIMIT 1;
+    IF v_id IS NULL THEN LEAVE grants; END IF;
+    IF COALESCE(v_expires, 0) <= p_now THEN
+      SET v_expires = NULL;
+      SELECT expires, dead_at INTO v_expires, v_dead_at FROM lk_session WHERE id = v_session FOR UPDATE;
+      IF COALESCE(v_expires, 0) <= p_now THEN
+        -- The session may only be expired: its held tickets have their lock-delay.
+        DELETE FROM lk_ticket WHERE name = p_name AND id = v_id;
+        CALL lk_end(v_session, p_now);
+        ITERATE grants;
+      END IF;
+    END IF;
+    IF o_capacity = 0 THEN SET o_capacity = v_capacity; END IF;
+    IF o_used + v_weight > o_capacity THEN
+      SET o_waits = 1;
+      LEAVE grants;
+    END IF;
+    IF o_drawn = 0 THEN
+      CALL lk_take_gate(p_name, v_gate);
+      IF v_gate IS NULL THEN
+        SET o_waits = 1, o_moves = p_now + 100000;
+        LEAVE grants;
+      END IF;
+    END IF;
+    SET v_fence = GREATEST(v_gate + 1, p_last + 1, p_now);
+    SET v_gate = v_fence;
+    IF o_drawn = 0 THEN SET o_drawn = v_fence; END IF;
+    UPDATE lk_ticket SET fence = v_fence, granted = p_now WHERE name = p_name AND id = v_id;
+    SET o_used = o_used + v_weight, o_moves = LEAST(COALESCE(o_moves, v_dead_at), v_dead_at);
+  END LOOP;
+  IF o_drawn > 0 THEN UPDATE lk_gate SET last = v_gate WHERE name = p_name; END IF;
+END
+//
+
+-- Tells one who waits how the line stands.
+CREATE PROCEDURE lk_answer_wait(
+  p_what VARCHAR(10), p_name VARBINARY(512), p_now BIGINT, p_seq BIGINT, p_moves BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  SELECT p_what AS what, 0 AS fence,
+    (SELECT COUNT(*) FROM lk_ticket WHERE name = p_name AND fence > 0)
+      + (SELECT COUNT(*) FROM lk_ticket WHERE name = p_name AND fence = 0 AND seq < p_seq) AS ahead,
+    COALESCE(p_moves - p_now, 0) AS recheck, h.host, h.pid, h.program, h.note, p_now - h.granted AS held_for
+  FROM (SELECT 1 AS one) o LEFT JOIN (
+    SELECT 1 AS one, s.host, s.pid, s.program, t.note, t.granted FROM lk_ticket t JOIN lk_session s ON s.id = t.session
+    WHERE t.name = p_name AND t.fence > 0 ORDER BY t.fence LIMIT 1) h ON h.one = o.one;
+END
+//
+
+-- Enters a line.
+-- -> granted fence | queued or busy with ahead, recheck, holder | over | closed | capacity n | full
+--  | late now
+CREATE PROCEDURE lk_enter(
+  p_name VARBINARY(512), p_ticket BINARY(16), p_session BINARY(16), p_weight BIGINT, p_capacity BIGINT,
+  p_queue INT, p_deadline BIGINT, p_most BIGINT, p_note VARBINARY(4096))
+SQL SECURITY INVOKER
+enter: BEGIN
+  DECLARE v_now, v_last, v_gate, v_number, v_expires, v_capacity, v_moves, v_seq, v_fence BIGINT;
+  DECLARE v_used, v_drawn, v_ahead BIGINT DEFAULT 0;
+  DECLARE v_closed, v_stand, v_waits INT DEFAULT 0;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION;
+  SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE;
+  IF v_last IS NULL THEN CALL lk_take_line(p_name, v_last); END IF;
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+  IF v_now > p_deadline THEN
+    ROLLBACK;
+    SELECT 'late' AS what, v_now AS fence;
+    LEAVE enter;
+  END IF;
+  SELECT s.expires, EXISTS (SELECT 1 FROM lk_closed WHERE ticket = p_ticket AND session = p_session),
+      EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name)
+    INTO v_expires, v_closed, v_stand FROM lk_session s WHERE s.id = p_session;
+  IF COALESCE(v_expires, 0) <= v_now OR v_closed THEN
+    ROLLBACK;
+    SELECT IF(COALESCE(v_expires, 0) <= v_now, 'over', 'closed') AS what, 0 AS fence;
+    LEAVE enter;
+  END IF;
+  IF v_stand THEN
+    CALL lk_settle(p_name, v_now, v_last, v_capacity, v_used, v_waits, v_moves, v_drawn);
+    SELECT seq, fence INTO v_seq, v_fence FROM lk_ticket
+      WHERE name = p_name AND id = p_ticket AND session = p_session;
+    IF v_fence > 0 THEN
+      COMMIT;
+      SELECT 'granted' AS what, v_fence AS fence;
+      LEAVE enter;
+    ELSEIF v_seq IS NOT NULL THEN
+      COMMIT;
+      CALL lk_answer_wait('queued', p_name, v_now, v_seq, v_moves);
+      LEAVE enter;
+    ELSEIF v_capacity > 0 AND v_capacity <> p_capacity THEN
+      COMMIT;
+      SELECT 'capacity' AS what, v_capacity AS fence;
+      LEAVE enter;
+    END IF;
+  END IF;
+  IF NOT v_waits AND v_used + p_weight <= p_capacity THEN
+    SELECT last INTO v_gate FROM lk_gate WHERE name = p_name FOR UPDATE SKIP LOCKED;
+    IF v_gate IS NULL THEN CALL lk_take_gate(p_name, v_gate); END IF;
+    IF v_gate IS NOT NULL THEN
+      SET v_number = GREATEST(v_gate + 1, v_last + 1, v_now);
+      UPDATE lk_gate SET last = v_number WHERE name = p_name;
+      INSERT INTO lk_ticket(name, id, session, seq, weight, capacity, fence, entered, granted, note)
+        VALUES (p_name, p_ticket, p_session, v_number, p_weight, p_capacity, v_number, v_now, v_now, p_note);
+      COMMIT;
+      SELECT 'granted' AS what, v_number AS fence;
+      LEAVE enter;
+    END IF;
+    SET v_moves = v_now + 100000;
+  END IF;
+  IF NOT p_queue THEN
+    COMMIT;
+    CALL lk_answer_wait('busy', p_name, v_now, 9223372036854775807, v_moves);
+    LEAVE enter;
+  END IF;
+  SELECT COUNT(*) INTO v_ahead FROM lk_ticket WHERE name = p_name;
+  IF v_ahead >= p_most THEN
+    COMMIT;
+    SELECT 'full' AS what, 0 AS fence;
+    LEAVE enter;
+  END IF;
+  SELECT COALESCE(MAX(last), 0) INTO v_gate FROM lk_gate WHERE name = p_name;
+  SET v_number = GREATEST(v_last + 1, v_gate + 1, v_now);
+  UPDATE lk_line SET last = v_number WHERE name = p_name;
+  INSERT INTO lk_ticket(name, id, session, seq, weight, capacity, entered, note)
+    VALUES (p_name, p_ticket, p_session, v_number, p_weight, p_capacity, v_now, p_note);
+  COMMIT;
+  CALL lk_answer_wait('queued', p_name, v_now, v_number, v_moves);
+END
+//
+
+-- Releases or withdraws a ticket and hands the lock to the next one. With p_keep it stays closed for
+-- so long; with p_stray a copy of its enter that comes within that time is refused.
+-- -> released | withdrawn | gone | pinned (a user's transaction has checked it: try again), with the
+--    first fence that was drawn for others
+CREATE PROCEDURE lk_leave(
+  p_name VARBINARY(512), p_ticket BINARY(16), p_session BINARY(16), p_keep BIGINT, p_stray BIGINT)
+SQL SECURITY INVOKER
+leaving: BEGIN
+  DECLARE v_now, v_last, v_fence, v_seq, v_capacity, v_used, v_moves BIGINT;
+  DECLARE v_drawn BIGINT DEFAULT 0;
+  DECLARE v_stand, v_waits INT DEFAULT 0;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION;
+  SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE;
+  IF v_last IS NULL AND p_stray > 0 THEN CALL lk_take_line(p_name, v_last); END IF;
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+  SELECT seq, fence INTO v_seq, v_fence FROM lk_ticket
+    WHERE name = p_name AND id = p_ticket AND session = p_session FOR UPDATE SKIP LOCKED;
+  IF v_seq IS NULL
+      AND EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name AND id = p_ticket AND session = p_session) THEN
+    ROLLBACK;
+    SELECT 'pinned' AS what, 0 AS fence;
+    LEAVE leaving;
+  END IF;
+  IF p_stray > 0 THEN
+    INSERT INTO lk_closed(ticket, session, until) VALUES (p_ticket, p_session, v_now + p_stray)
+      ON DUPLICATE KEY UPDATE until = v_now + p_stray;
+  END IF;
+  IF v_seq IS NULL THEN
+    COMMIT;
+    SELECT 'gone' AS what, 0 AS fence;
+    LEAVE leaving;
+  END IF;
+  IF p_keep > 0 AND v_fence > 0 THEN
+    UPDATE lk_ticket SET session = NULL, hold_until = v_now + p_keep WHERE name = p_name AND id = p_ticket;
+  ELSE
+    DELETE FROM lk_ticket WHERE name = p_name AND id = p_ticket;
+    SELECT EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name) INTO v_stand;
+    IF v_stand THEN
+      CALL lk_settle(p_name, v_now, v_last, v_capacity, v_used, v_waits, v_moves, v_drawn);
+    END IF;
+  END IF;
+  COMMIT;
+  SELECT IF(v_fence > 0, 'released', 'withdrawn') AS what, v_drawn AS fence;
+END
+//
+
+-- Ends somebody's ticket.  -> evicted | gone | pinned
+CREATE PROCEDURE lk_evict(p_name VARBINARY(512), p_ticket BINARY(16))
+SQL SECURITY INVOKER
+evicting: BEGIN
+  DECLARE v_now, v_last, v_seq, v_capacity, v_used, v_moves, v_drawn BIGINT;
+  DECLARE v_session BINARY(16);
+  DECLARE v_waits INT;
+  DECLARE v_what VARCHAR(10) DEFAULT 'gone';
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION;
+  SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE;
+  IF v_last IS NOT NULL THEN
+    SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+    CALL lk_settle(p_name, v_now, v_last, v_capacity, v_used, v_waits, v_moves, v_drawn);
+    SELECT seq, session INTO v_seq, v_session FROM lk_ticket
+      WHERE name = p_name AND id = p_ticket FOR UPDATE SKIP LOCKED;
+    IF v_seq IS NOT NULL THEN
+      DELETE FROM lk_ticket WHERE name = p_name AND id = p_ticket;
+      UPDATE lk_session SET evictions = evictions + 1 WHERE id = v_session;
+      CALL lk_settle(p_name, v_now, v_last, v_capacity, v_used, v_waits, v_moves, v_drawn);
+      SET v_what = 'evicted';
+    ELSEIF EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name AND id = p_ticket) THEN
+      SET v_what = 'pinned';
+    END IF;
+  END IF;
+  COMMIT;
+  SELECT v_what AS what, 0 AS fence;
+END
+//
+
+-- Says how one ticket stands, and grants what has come free by expiry. Reads alone as long as
+-- nothing is due; a line that somebody is just changing needs no help.
+-- -> granted fence | queued … | gone
+CREATE PROCEDURE lk_stand(p_name VARBINARY(512), p_ticket BINARY(16), p_session BINARY(16))
+SQL SECURITY INVOKER
+standing: BEGIN
+  DECLARE v_now, v_last, v_fence, v_seq, v_capacity, v_used, v_moves, v_drawn BIGINT;
+  DECLARE v_due, v_waits INT DEFAULT 0;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+  SELECT seq, fence INTO v_seq, v_fence FROM lk_ticket
+    WHERE name = p_name AND id = p_ticket AND session = p_session;
+  IF v_fence = 0 THEN
+    SELECT COALESCE(MIN(e.ends), 0), COALESCE(SUM(e.weight), 0) INTO v_moves, v_used
+      FROM (SELECT t.weight, IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) AS ends
+        FROM lk_ticket t LEFT JOIN lk_session s ON s.id = t.session
+        WHERE t.name = p_name AND t.fence > 0) e;
+    SELECT v_moves <= v_now OR COALESCE(s.expires, 0) <= v_now OR v_used + t.weight <= t.capacity
+      INTO v_due FROM lk_ticket t LEFT JOIN lk_session s ON s.id = t.session
+      WHERE t.name = p_name AND t.fence = 0 ORDER BY t.seq LIMIT 1;
+    IF v_due THEN
+      SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+      START TRANSACTION;
+      SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE SKIP LOCKED;
+      IF v_last IS NOT NULL THEN
+        SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+        CALL lk_settle(p_name, v_now, v_last, v_capacity, v_used, v_waits, v_moves, v_drawn);
+      END IF;
+      COMMIT;
+      SET v_seq = NULL, v_fence = NULL;
+      SELECT seq, fence INTO v_seq, v_fence FROM lk_ticket
+        WHERE name = p_name AND id = p_ticket AND session = p_session;
+    END IF;
+  END IF;
+  IF v_fence = 0 THEN
+    CALL lk_answer_wait('queued', p_name, v_now, v_seq, v_moves);
+  ELSE
+    SELECT IF(v_seq IS NULL, 'gone', 'granted') AS what, COALESCE(v_fence, 0) AS fence;
+  END IF;
+END
+//
+
+-- How many tickets stand; p_list is for each: the length of its name in two bytes, the name, the
+-- ticket's id.  -> as lk_stand, one answer after the other
+CREATE PROCEDURE lk_poll(p_session BINARY(16), p_list LONGBLOB)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_at, v_length INT UNSIGNED DEFAULT 1;
+  WHILE v_at < LENGTH(p_list) DO
+    SET v_length = CONV(HEX(SUBSTRING(p_list, v_at, 2)), 16, 10);
+    CALL lk_stand(SUBSTRING(p_list, v_at + 2, v_length),
+      SUBSTRING(p_list, v_at + 2 + v_length, 16), p_session);
+    SET v_at = v_at + 18 + v_length;
+  END WHILE;
+END
+//

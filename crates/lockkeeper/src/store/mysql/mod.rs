@@ -1,0 +1,457 @@
+//! MySQL 8 and MariaDB 10.6, or newer.
+//!
+//! | idea | here |
+//! |---|---|
+//! | line | ticket rows under a name; who changes a line has its row in `lk_line` locked |
+//! | session | a row with its end, in the server's clock |
+//! | hint | one query for all who wait in this process, often while things move |
+//! | fence | max(the line's last + 1, the server's clock in µs), drawn under the line's lock |
+//! | round trips | enter, leave, renew, poll (for 64 tickets): one each |
+//! | connections | four: two for lines, one for renewals, one to watch |
+//!
+//! The operations are procedures in the database, in the `.sql` files beside this one, made when a
+//! store is first connected to. Time is the server's alone, read after every wait for a lock. A leave
+//! hands the lock to the next ticket in its own transaction; the waiter finds the grant by looking.
+//!
+//! Which promise fails when: a server that loses its last transactions in a crash
+//! (`innodb_flush_log_at_trx_commit` ≠ 1) or in a failover to an asynchronous replica forgets locks
+//! whose holders live on; fences go on from the server's clock. A server's clock that is set forward
+//! ends sessions early.
+
+mod advice;
+pub(super) mod connect;
+mod link;
+mod look;
+mod reply;
+mod schema;
+pub mod tx;
+mod watch;
+
+pub use schema::script;
+
+use super::{
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
+    Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Which,
+};
+use crate::{
+    clock::Clock,
+    error::{StoreError, Trouble},
+    line::{LINE_MAX, Line},
+    name::Name,
+    ticket::{Place, SessionId, TicketId},
+};
+use link::Link;
+use mysql_async::{Opts, Value};
+use reply::{Answer, field, one, what};
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+use watch::Watch;
+
+pub(crate) const KIND: &str = "mysql";
+
+/// For how long an idle line's last number is kept: longer than clocks may differ.
+const IDLE: Duration = Duration::from_secs(24 * 3600);
+/// No request takes effect later than this after it was sent.
+const PATIENCE: Duration = STRAY_MAX.checked_div(2).expect("two is not zero");
+/// How many tickets one poll asks for, so that others get their turn.
+const POLL: usize = 64;
+
+/// Lines in MySQL or MariaDB.
+pub struct Mysql {
+    id: StoreId,
+    clock: Clock,
+    link: Link,
+    sql: Statements,
+    prefix: String,
+    /// The server's clock less ours, in microseconds, as last seen.
+    offset: AtomicI64,
+    watch: Watch,
+    /// Where the next sweep goes on looking for idle lines.
+    swept: Mutex<Vec<u8>>,
+}
+
+/// What is sent, with the prefix of the URL in it.
+struct Statements {
+    open: String,
+    renew: String,
+    close: String,
+    sweep: String,
+    enter: String,
+    leave: String,
+    poll: String,
+    all: String,
+    granted: String,
+    edit: String,
+    evict: String,
+    check: String,
+    read: String,
+}
+
+impl Statements {
+    fn new(prefix: &str) -> Self {
+        let sql = |text: &str| schema::named(prefix, text);
+        Self {
+            open: sql("CALL lk_open(?, ?, ?, ?, ?, ?)"),
+            renew: sql("CALL lk_renew(?)"),
+            close: sql("CALL lk_close(?, ?)"),
+            sweep: sql("CALL lk_sweep(?, ?, ?)"),
+            enter: sql("CALL lk_enter(?, ?, ?, ?, ?, ?, ?, ?, ?)"),
+            leave: sql("CALL lk_leave(?, ?, ?, ?, ?)"),
+            poll: sql("CALL lk_poll(?, ?)"),
+            all: sql("SELECT name, id, fence FROM lk_ticket WHERE session = ?"),
+            granted: sql("SELECT id, fence FROM lk_ticket WHERE session = ? AND fence > ?"),
+            edit: sql("CALL lk_edit(?, ?, ?, ?, ?, ?)"),
+            evict: sql("CALL lk_evict(?, ?)"),
+            check: sql(
+                "SELECT COUNT(*) AS held FROM lk_ticket t JOIN lk_session s ON s.id = t.session \
+                 WHERE t.name = ? AND t.id = ? AND t.fence = ? AND t.weight = ? AND t.capacity = ? \
+                 AND s.dead_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))",
+            ),
+            read: sql("SELECT bytes, fence FROM lk_cell WHERE name = ?"),
+        }
+    }
+}
+
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// Bytes as a parameter.
+fn bytes(bytes: impl AsRef<[u8]>) -> Value {
+    Value::Bytes(bytes.as_ref().to_vec())
+}
+
+impl Mysql {
+    async fn over(opts: Opts, prefix: &str, clock: Clock) -> StoreResult<Self> {
+        let link = Link::new(opts, clock.clone());
+        for advice in advice::of(&link, &clock).await? {
+            tracing::warn!(%advice, "the database server's set-up");
+        }
+        let id = schema::prepare(&link, prefix).await?;
+        Ok(Self {
+            id,
+            clock,
+            link,
+            sql: Statements::new(prefix),
+            prefix: prefix.to_owned(),
+            offset: AtomicI64::new(0),
+            watch: Watch::default(),
+            swept: Mutex::default(),
+        })
+    }
+
+    fn local_micros(&self) -> i64 {
+        i64::try_from(self.clock.now().as_micros()).unwrap_or(0)
+    }
+
+    /// Remembers what the server's clock says.
+    fn set_clock(&self, server: i64) {
+        self.offset.store(server - self.local_micros(), Ordering::Relaxed);
+    }
+
+    /// The server's clock, as far as we can tell.
+    fn server_micros(&self) -> i64 {
+        self.local_micros() + self.offset.load(Ordering::Relaxed)
+    }
+
+    async fn try_enter(&self, ask: &Enter) -> StoreResult<Answer> {
+        let Place { session, name, ticket } = &ask.place;
+        let deadline = self.server_micros().saturating_add(micros(PATIENCE));
+        let params = vec![
+            bytes(name.as_str()),
+            bytes(ticket.to_bytes()),
+            bytes(session.to_bytes()),
+            ask.mode.weight().into(),
+            ask.mode.capacity().into(),
+            u8::from(ask.manner == Manner::Queue).into(),
+            deadline.into(),
+            LINE_MAX.into(),
+            bytes(&ask.note),
+        ];
+        let rows = self.link.ask(self.link.lines(), &self.sql.enter, params).await?;
+        reply::entered(&one(rows)?)
+    }
+
+    /// How these tickets of a session stand, in one round trip.
+    async fn stands(
+        &self,
+        session: SessionId,
+        tickets: &[(Name, TicketId)],
+    ) -> StoreResult<Vec<Stand>> {
+        let mut list = Vec::new();
+        for (name, ticket) in tickets {
+            let length = u16::try_from(name.as_str().len()).unwrap_or(0);
+            list.extend(length.to_be_bytes());
+            list.extend(name.as_str().as_bytes());
+            list.extend(ticket.to_bytes());
+        }
+        let params = vec![bytes(session.to_bytes()), bytes(list)];
+        let rows = self.link.ask(self.link.lines(), &self.sql.poll, params).await?;
+        if rows.len() != tickets.len() {
+            return Err(reply::nonsense());
+        }
+        rows.iter().map(reply::stand).collect()
+    }
+
+    async fn all(&self, session: SessionId) -> StoreResult<Vec<(Name, TicketId, u64)>> {
+        let params = vec![bytes(session.to_bytes())];
+        let rows = self.link.ask(self.link.lines(), &self.sql.all, params).await?;
+        let mut all = Vec::with_capacity(rows.len());
+        for row in rows {
+            // A name that is none was written by nobody of ours; it is left alone.
+            if let Some(name) = name(&field::<Vec<u8>>(&row, "name")?) {
+                let ticket = reply::ticket_id(field(&row, "id")?)?;
+                all.push((name, ticket, reply::fence(&row)?));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Clears a few leftovers away. Whoever asked must not suffer if that fails.
+    async fn sweep(&self) {
+        let after = self.swept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let params = vec![micros(STRAY_MAX).into(), micros(IDLE).into(), bytes(after)];
+        let swept = self.link.ask(self.link.lines(), &self.sql.sweep, params).await;
+        if let Ok(next) = swept.and_then(one).and_then(|row| field(&row, "next")) {
+            *self.swept.lock().unwrap_or_else(PoisonError::into_inner) = next;
+        }
+    }
+
+    async fn edit(&self, cell: bool, edit: Edit) -> StoreResult<Edited> {
+        let Place { session, name, ticket } = edit.place;
+        let params = vec![
+            bytes(name.as_str()),
+            bytes(ticket.to_bytes()),
+            bytes(session.to_bytes()),
+            u8::from(cell).into(),
+            edit.edit.into(),
+            edit.bytes.map_or(Value::NULL, Value::Bytes),
+        ];
+        let row = one(self.link.ask(self.link.lines(), &self.sql.edit, params).await?)?;
+        match what(&row)?.as_str() {
+            "done" => Ok(Edited::Done),
+            "lost" => Ok(Edited::NotHeld),
+            "pinned" => Err(reply::pinned()),
+            _ => Err(reply::nonsense()),
+        }
+    }
+}
+
+fn name(bytes: &[u8]) -> Option<Name> {
+    std::str::from_utf8(bytes).ok().and_then(|name| Name::new(name).ok())
+}
+
+impl Store for Mysql {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: true, ..Capabilities::LINES }
+    }
+
+    fn id(&self) -> StoreId {
+        self.id
+    }
+
+    async fn open(&self, ask: Open) -> StoreResult<Terms> {
+        let Open { session, ttl, lock_delay, owner } = ask;
+        let params = vec![
+            bytes(session.to_bytes()),
+            micros(ttl).into(),
+            micros(lock_delay).into(),
+            bytes(owner.host),
+            owner.pid.into(),
+            bytes(owner.program),
+        ];
+        let row = one(self.link.ask(self.link.renewals(), &self.sql.open, params).await?)?;
+        self.set_clock(field(&row, "now")?);
+        if field(&row, "is_over")? {
+            return Err(StoreError::session_over(KIND));
+        }
+        Ok(Terms::new(reply::duration(&row, "ttl")?, reply::duration(&row, "delay")?))
+    }
+
+    async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
+        // Before the renewal: a break while it is under way must show the next time at the latest.
+        let breaks = self.link.breaks();
+        let params = vec![bytes(session.to_bytes())];
+        let row = one(self.link.ask(self.link.renewals(), &self.sql.renew, params).await?)?;
+        self.set_clock(field(&row, "now")?);
+        if !field::<bool>(&row, "lives")? {
+            return Ok(Renewal::Lost);
+        }
+        if field(&row, "leftovers")? {
+            self.sweep().await;
+        }
+        let evictions: u64 = field(&row, "evictions")?;
+        Ok(Renewal::Renewed { version: (breaks << 32).wrapping_add(evictions) })
+    }
+
+    async fn close(&self, session: SessionId) -> StoreResult<()> {
+        self.watch.sinks().remove(&session);
+        let mut before = u64::MAX;
+        loop {
+            let params = vec![bytes(session.to_bytes()), micros(STRAY_MAX).into()];
+            let row = one(self.link.ask(self.link.lines(), &self.sql.close, params).await?)?;
+            let left: u64 = field(&row, "tickets")?;
+            // What a user's transaction keeps from going is left to the sweep.
+            if left == 0 || left >= before {
+                return Ok(());
+            }
+            before = left;
+        }
+    }
+
+    async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
+        let mut answer = self.try_enter(&ask).await?;
+        if let Answer::Late(now) = answer {
+            // The server's clock was set, or ours stood still: once more, with the clock it has now.
+            self.set_clock(now);
+            answer = self.try_enter(&ask).await?;
+        }
+        match answer {
+            Answer::Entered(entered) => {
+                if matches!(entered, Entered::Queued(_)) {
+                    self.watch.waits(ask.place.ticket);
+                }
+                Ok(entered)
+            }
+            Answer::Late(now) => {
+                self.set_clock(now);
+                let what = "the server's clock does not stand still";
+                Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
+            }
+        }
+    }
+
+    async fn poll(
+        &self,
+        session: SessionId,
+        which: Which,
+    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        let (mut stands, mut waiting) = (Vec::new(), Vec::new());
+        match which {
+            Which::These(tickets) => waiting = tickets,
+            Which::All => {
+                for (name, ticket, fence) in self.all(session).await? {
+                    match fence {
+                        0 => waiting.push((name, ticket)),
+                        fence => stands.push((name, ticket, Stand::Granted { fence })),
+                    }
+                }
+            }
+        }
+        for some in waiting.chunks(POLL) {
+            let answers = self.stands(session, some).await?;
+            for ((name, ticket), stand) in some.iter().zip(answers) {
+                match stand {
+                    Stand::Waiting(_) => self.watch.waits(*ticket),
+                    _ => self.watch.waits_no_more(*ticket),
+                }
+                stands.push((name.clone(), *ticket, stand));
+            }
+        }
+        Ok(stands)
+    }
+
+    async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
+        self.watch.sinks().insert(session, Arc::clone(&to));
+        to.look(None);
+        self.watch.look(self).await
+    }
+
+    async fn leave(&self, ask: Leave) -> StoreResult<Left> {
+        let Place { session, name, ticket } = &ask.place;
+        self.watch.waits_no_more(*ticket);
+        let params = vec![
+            bytes(name.as_str()),
+            bytes(ticket.to_bytes()),
+            bytes(session.to_bytes()),
+            micros(ask.keep.unwrap_or_default()).into(),
+            if ask.stray { micros(STRAY_MAX) } else { 0 }.into(),
+        ];
+        let row = one(self.link.ask(self.link.lines(), &self.sql.leave, params).await?)?;
+        if reply::fence(&row)? > 0 {
+            self.watch.handed_over();
+        }
+        match what(&row)?.as_str() {
+            "released" => Ok(Left::Released),
+            "withdrawn" => Ok(Left::Withdrawn),
+            "gone" => Ok(Left::Gone),
+            "pinned" => Err(reply::pinned()),
+            _ => Err(reply::nonsense()),
+        }
+    }
+
+    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+        self.edit(false, edit).await
+    }
+
+    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+        look::look(&self.link, &self.prefix, which).await
+    }
+
+    async fn check(&self, claim: Claim) -> StoreResult<bool> {
+        let params = vec![
+            bytes(claim.name.as_str()),
+            bytes(claim.ticket.to_bytes()),
+            claim.fence.into(),
+            claim.mode.weight().into(),
+            claim.mode.capacity().into(),
+        ];
+        let row = one(self.link.ask(self.link.lines(), &self.sql.check, params).await?)?;
+        field(&row, "held")
+    }
+
+    async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
+        let params = vec![bytes(name.as_str())];
+        let rows = self.link.ask(self.link.lines(), &self.sql.read, params).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        Ok(Some(Cell { bytes: field(row, "bytes")?, fence: reply::fence(row)? }))
+    }
+
+    async fn write(&self, edit: Edit) -> StoreResult<Edited> {
+        self.edit(true, edit).await
+    }
+
+    async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
+        let params = vec![bytes(name.as_str()), bytes(ticket.to_bytes())];
+        let row = one(self.link.ask(self.link.lines(), &self.sql.evict, params).await?)?;
+        match what(&row)?.as_str() {
+            "evicted" => Ok(true),
+            "gone" => Ok(false),
+            "pinned" => Err(reply::pinned()),
+            _ => Err(reply::nonsense()),
+        }
+    }
+
+    async fn advice(&self) -> StoreResult<Vec<Advice>> {
+        advice::of(&self.link, &self.clock).await
+    }
+
+    fn forget(&self, session: SessionId) {
+        self.watch.sinks().remove(&session);
+    }
+
+    fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
+        vec![
+            ("table", format!("{}_ticket", self.prefix)),
+            ("name", claim.name.to_string()),
+            ("id", claim.ticket.to_string()),
+            ("fence", claim.fence.to_string()),
+        ]
+    }
+}
+
+impl fmt::Debug for Mysql {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mysql({})", self.id)
+    }
+}

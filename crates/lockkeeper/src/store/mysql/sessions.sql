@@ -1,0 +1,203 @@
+-- The operations on sessions, on what belongs to held tickets, and the sweep.
+
+-- Opens a session; opening it again changes nothing.  -> now, whether it is over, ttl, delay
+CREATE PROCEDURE lk_open(
+  p_session BINARY(16), p_ttl BIGINT, p_delay BIGINT, p_host VARBINARY(64), p_pid INT UNSIGNED,
+  p_program VARBINARY(64))
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_now BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+  INSERT INTO lk_session(id, ttl, delay, expires, dead_at, sweep_at, host, pid, program)
+    VALUES (p_session, p_ttl, p_delay, v_now + p_ttl, v_now + p_ttl + p_delay, v_now + p_ttl + p_delay,
+      p_host, p_pid, p_program)
+    ON DUPLICATE KEY UPDATE ttl = ttl;
+  SELECT v_now AS now, ended > 0 AS is_over, ttl, delay FROM lk_session WHERE id = p_session;
+END
+//
+
+-- Renews a session.  -> whether it lives, its evictions, whether something is to be swept, now
+CREATE PROCEDURE lk_renew(p_session BINARY(16))
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_now, v_expires, v_evictions BIGINT;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION;
+  SELECT expires, evictions INTO v_expires, v_evictions FROM lk_session WHERE id = p_session FOR UPDATE;
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+  IF v_expires > v_now THEN
+    UPDATE lk_session SET expires = v_now + ttl, dead_at = v_now + ttl + delay,
+      sweep_at = v_now + ttl + delay WHERE id = p_session;
+  END IF;
+  COMMIT;
+  SELECT COALESCE(v_expires, 0) > v_now AS lives, COALESCE(v_evictions, 0) AS evictions,
+    EXISTS (SELECT 1 FROM lk_session WHERE sweep_at <= v_now)
+      OR EXISTS (SELECT 1 FROM lk_closed WHERE until <= v_now)
+      OR EXISTS (SELECT 1 FROM lk_ticket WHERE session IS NULL AND hold_until <= v_now) AS leftovers,
+    v_now AS now;
+END
+//
+
+-- Takes the tickets of an ended session out of some of its lines.  o_left: how many are left
+CREATE PROCEDURE lk_clear(p_session BINARY(16), OUT o_left BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_name VARBINARY(512);
+  DECLARE v_now, v_last, v_capacity, v_used, v_moves, v_drawn BIGINT;
+  DECLARE v_waits, v_done INT DEFAULT 0;
+  DECLARE found CURSOR FOR SELECT DISTINCT name FROM lk_ticket WHERE session = p_session LIMIT 64;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
+  OPEN found;
+  clearing: LOOP
+    FETCH found INTO v_name;
+    IF v_done THEN LEAVE clearing; END IF;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    START TRANSACTION;
+    CALL lk_take_line(v_name, v_last);
+    SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+    DELETE FROM lk_ticket WHERE name = v_name AND session = p_session AND fence = 0;
+    CALL lk_settle(v_name, v_now, v_last, v_capacity, v_used, v_waits, v_moves, v_drawn);
+    COMMIT;
+    SET v_done = 0;
+  END LOOP;
+  CLOSE found;
+  SELECT COUNT(*) INTO o_left FROM lk_ticket WHERE session = p_session;
+END
+//
+
+-- Ends a session and clears some of its lines.  -> how many tickets are left
+CREATE PROCEDURE lk_close(p_session BINARY(16), p_stray BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_left BIGINT;
+  DECLARE v_now BIGINT DEFAULT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  UPDATE lk_session SET expires = 0, dead_at = 0, ended = v_now, sweep_at = v_now + p_stray
+    WHERE id = p_session AND ended = 0;
+  CALL lk_clear(p_session, v_left);
+  SELECT v_left AS tickets;
+END
+//
+
+-- Clears a few leftovers away: dead sessions and their tickets, holds that are over, closed tickets,
+-- and lines after p_after that have been idle for so long.  -> where to go on with the lines
+CREATE PROCEDURE lk_sweep(p_stray BIGINT, p_idle BIGINT, p_after VARBINARY(512))
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_now, v_last, v_capacity, v_used, v_moves, v_drawn, v_left BIGINT;
+  DECLARE v_session BINARY(16);
+  DECLARE v_name, v_next VARBINARY(512) DEFAULT '';
+  DECLARE v_waits, v_done, v_idle INT DEFAULT 0;
+  DECLARE dead CURSOR FOR SELECT id FROM lk_session WHERE sweep_at <= v_now LIMIT 4;
+  DECLARE holds CURSOR FOR
+    SELECT DISTINCT name FROM lk_ticket WHERE session IS NULL AND hold_until <= v_now LIMIT 64;
+  DECLARE found CURSOR FOR
+    SELECT g.name, g.last < v_now - p_idle FROM lk_gate g WHERE g.name > p_after ORDER BY g.name LIMIT 64;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+  DELETE FROM lk_closed WHERE until <= v_now LIMIT 64;
+  OPEN dead;
+  sessions: LOOP
+    FETCH dead INTO v_session;
+    IF v_done THEN LEAVE sessions; END IF;
+    CALL lk_end(v_session, v_now);
+    CALL lk_clear(v_session, v_left);
+    IF v_left = 0 THEN
+      -- An enter that was under way when the session ended has come to its end after so long.
+      DELETE FROM lk_session WHERE id = v_session AND ended > 0 AND ended + p_stray <= v_now;
+      UPDATE lk_session SET sweep_at = ended + p_stray WHERE id = v_session AND ended > 0;
+    END IF;
+    SET v_done = 0;
+  END LOOP;
+  CLOSE dead;
+  SET v_done = 0;
+  OPEN holds;
+  holding: LOOP
+    FETCH holds INTO v_name;
+    IF v_done THEN LEAVE holding; END IF;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    START TRANSACTION;
+    CALL lk_take_line(v_name, v_last);
+    CALL lk_settle(v_name, v_now, v_last, v_capacity, v_used, v_waits, v_moves, v_drawn);
+    COMMIT;
+    SET v_done = 0;
+  END LOOP;
+  CLOSE holds;
+  SET v_done = 0;
+  OPEN found;
+  idling: LOOP
+    FETCH found INTO v_name, v_idle;
+    IF v_done THEN LEAVE idling; END IF;
+    SET v_next = v_name;
+    IF v_idle THEN
+      CALL lk_forget(v_name, v_now - p_idle);
+      SET v_done = 0;
+    END IF;
+  END LOOP;
+  CLOSE found;
+  SELECT v_next AS next;
+END
+//
+
+-- Forgets a line that is empty and has granted nothing since.
+CREATE PROCEDURE lk_forget(p_name VARBINARY(512), p_since BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_last, v_gate BIGINT;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION;
+  SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE SKIP LOCKED;
+  SELECT last INTO v_gate FROM lk_gate WHERE name = p_name FOR UPDATE SKIP LOCKED;
+  IF v_gate < p_since AND COALESCE(v_last, 0) < p_since
+      AND NOT EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name) THEN
+    DELETE FROM lk_gate WHERE name = p_name;
+    DELETE FROM lk_line WHERE name = p_name;
+  END IF;
+  COMMIT;
+END
+//
+
+-- Changes the note of a held ticket (p_cell = 0) or the cell of its name (p_cell = 1, and the ticket is
+-- exclusive). Ownership check and write are one step.  -> done | lost | pinned
+CREATE PROCEDURE lk_edit(
+  p_name VARBINARY(512), p_ticket BINARY(16), p_session BINARY(16), p_cell INT, p_edit BIGINT,
+  p_bytes MEDIUMBLOB)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_now, v_fence, v_weight, v_capacity, v_note_edit, v_cell_edit, v_dead_at, v_last BIGINT;
+  DECLARE v_what VARCHAR(10) DEFAULT 'lost';
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION;
+  SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE;
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+  SELECT t.fence, t.weight, t.capacity, t.note_edit, t.cell_edit, s.dead_at
+    INTO v_fence, v_weight, v_capacity, v_note_edit, v_cell_edit, v_dead_at
+    FROM lk_ticket t JOIN lk_session s ON s.id = t.session
+    WHERE t.name = p_name AND t.id = p_ticket AND t.session = p_session AND t.fence > 0;
+  IF v_dead_at > v_now AND (p_cell = 0 OR v_weight = v_capacity) THEN
+    SET v_what = 'done';
+    IF p_edit > IF(p_cell, v_cell_edit, v_note_edit) THEN
+      SET v_last = NULL;
+      SELECT seq INTO v_last FROM lk_ticket WHERE name = p_name AND id = p_ticket FOR UPDATE SKIP LOCKED;
+      IF v_last IS NULL THEN
+        SET v_what = 'pinned';
+      ELSEIF NOT p_cell THEN
+        UPDATE lk_ticket SET note = COALESCE(p_bytes, ''), note_edit = p_edit
+          WHERE name = p_name AND id = p_ticket;
+      ELSE
+        UPDATE lk_ticket SET cell_edit = p_edit WHERE name = p_name AND id = p_ticket;
+        IF p_bytes IS NULL THEN
+          DELETE FROM lk_cell WHERE name = p_name;
+        ELSE
+          INSERT INTO lk_cell(name, bytes, fence) VALUES (p_name, p_bytes, v_fence)
+            ON DUPLICATE KEY UPDATE bytes = p_bytes, fence = v_fence;
+        END IF;
+      END IF;
+    END IF;
+  END IF;
+  COMMIT;
+  SELECT v_what AS what, 0 AS fence;
+END
+//

@@ -1,0 +1,87 @@
+-- The tables of the MySQL and MariaDB store. `lk_` stands for the prefix of the URL.
+--
+-- Times are microseconds since 1970 of the server's clock, in UTC. Names and ids are bytes: no
+-- collation takes two of them for one. Statements end with // so that this text, followed by the
+-- procedures, can be given to the mariadb or mysql client as it is.
+DELIMITER //
+
+CREATE TABLE IF NOT EXISTS lk_meta(
+  id     TINYINT   NOT NULL PRIMARY KEY,
+  layout INT       NOT NULL,
+  store  BINARY(8) NOT NULL
+) ENGINE = InnoDB
+//
+
+-- A session lives while now < expires, and its tickets stand until dead_at = expires + delay.
+-- Both are 0 once it has been ended, at `ended`. The row stays for a while after that, so that an
+-- enter which was under way finds it ended and not unknown.
+CREATE TABLE IF NOT EXISTS lk_session(
+  id        BINARY(16)    NOT NULL PRIMARY KEY,
+  ttl       BIGINT        NOT NULL,
+  delay     BIGINT        NOT NULL,
+  expires   BIGINT        NOT NULL,
+  dead_at   BIGINT        NOT NULL,
+  ended     BIGINT        NOT NULL DEFAULT 0,
+  sweep_at  BIGINT        NOT NULL,
+  evictions BIGINT        NOT NULL DEFAULT 0,
+  host      VARBINARY(64) NOT NULL,
+  pid       INT UNSIGNED  NOT NULL,
+  program   VARBINARY(64) NOT NULL,
+  KEY lk_session_sweep (sweep_at)
+) ENGINE = InnoDB
+//
+
+-- Who changes a line has its row here. `last` is the last place given to one who had to wait.
+CREATE TABLE IF NOT EXISTS lk_line(
+  name VARBINARY(512) NOT NULL PRIMARY KEY,
+  last BIGINT         NOT NULL
+) ENGINE = InnoDB
+//
+
+-- Who grants in a line has its gate too: a user's transaction that holds the lock (lk_lock) has the
+-- gate, and not the line, so others can stand in line meanwhile. `last` is the last fence.
+CREATE TABLE IF NOT EXISTS lk_gate(
+  name VARBINARY(512) NOT NULL PRIMARY KEY,
+  last BIGINT         NOT NULL
+) ENGINE = InnoDB
+//
+
+-- A place in a line. fence and granted are 0 while it waits. session is NULL for a hold that has
+-- outlived its session, until hold_until.
+CREATE TABLE IF NOT EXISTS lk_ticket(
+  name       VARBINARY(512)  NOT NULL,
+  id         BINARY(16)      NOT NULL,
+  session    BINARY(16)      NULL,
+  seq        BIGINT          NOT NULL,
+  weight     INT UNSIGNED    NOT NULL,
+  capacity   INT UNSIGNED    NOT NULL,
+  fence      BIGINT          NOT NULL DEFAULT 0,
+  entered    BIGINT          NOT NULL,
+  granted    BIGINT          NOT NULL DEFAULT 0,
+  hold_until BIGINT          NOT NULL DEFAULT 0,
+  note       VARBINARY(4096) NOT NULL,
+  note_edit  BIGINT          NOT NULL DEFAULT 0,
+  cell_edit  BIGINT          NOT NULL DEFAULT 0,
+  PRIMARY KEY (name, id),
+  KEY lk_ticket_order (name, fence, seq),
+  KEY lk_ticket_session (session, fence)
+) ENGINE = InnoDB
+//
+
+-- Tickets that were left while a copy of their enter may still be under way.
+CREATE TABLE IF NOT EXISTS lk_closed(
+  ticket  BINARY(16) NOT NULL,
+  session BINARY(16) NOT NULL,
+  until   BIGINT     NOT NULL,
+  PRIMARY KEY (ticket, session),
+  KEY lk_closed_until (until)
+) ENGINE = InnoDB
+//
+
+-- The values that belong to names.
+CREATE TABLE IF NOT EXISTS lk_cell(
+  name  VARBINARY(512) NOT NULL PRIMARY KEY,
+  bytes MEDIUMBLOB     NOT NULL,
+  fence BIGINT         NOT NULL
+) ENGINE = InnoDB
+//
