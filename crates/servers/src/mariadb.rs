@@ -46,6 +46,7 @@ fn server(site: &Site, settings: &[&str]) -> Result<Process> {
         "--bind-address=127.0.0.1".to_owned(),
         format!("--socket={}", site.folder.join("socket").display()),
         format!("--pid-file={}", site.folder.join("pid").display()),
+        format!("--tmpdir={}", site.folder.display()),
         format!("--init-file={}", site.folder.join("init.sql").display()),
         "--max-connections=500".to_owned(),
         "--innodb-buffer-pool-size=64M".to_owned(),
@@ -78,6 +79,8 @@ fn install(site: &Site) -> Result<()> {
         .arg("--no-defaults")
         .arg(format!("--user={}", user()?))
         .arg(format!("--datadir={}", data.display()))
+        // Others may be at the same in the common folder, under the same names.
+        .env("TMPDIR", &site.folder)
         .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
         .stdin(Stdio::null())
         .output()

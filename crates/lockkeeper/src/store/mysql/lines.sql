@@ -8,6 +8,9 @@
 -- READ COMMITTED: every statement sees what was committed before it began, so all that is read
 -- after the line was locked is the line's present state, and no gaps are locked.
 --
+-- A subquery in an IF or a SET would lock the rows that it reads, so what is to be known is
+-- SELECTed INTO a variable first.
+--
 -- Answers are one row. No decision rests on a count of rows: a client may have asked the server
 -- to count rows that it found and did not change (CLIENT_FOUND_ROWS).
 
@@ -23,13 +26,13 @@ END
 //
 
 -- Takes the line, and makes its row if there is none.
-CREATE PROCEDURE lk_take_line(p_name VARBINARY(512), OUT o_last BIGINT)
+CREATE PROCEDURE lk_take_line(p_name VARBINARY(512))
 SQL SECURITY INVOKER
 BEGIN
-  SELECT last INTO o_last FROM lk_line WHERE name = p_name FOR UPDATE;
-  IF o_last IS NULL THEN
-    INSERT INTO lk_line(name, last) VALUES (p_name, 0) ON DUPLICATE KEY UPDATE last = last;
-    SELECT last INTO o_last FROM lk_line WHERE name = p_name FOR UPDATE;
+  DECLARE v_last BIGINT;
+  SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE;
+  IF v_last IS NULL THEN
+    INSERT INTO lk_line(name) VALUES (p_name) ON DUPLICATE KEY UPDATE last = last;
   END IF;
 END
 //
@@ -38,10 +41,14 @@ END
 CREATE PROCEDURE lk_take_gate(p_name VARBINARY(512), OUT o_last BIGINT)
 SQL SECURITY INVOKER
 BEGIN
+  DECLARE v_there INT;
   SELECT last INTO o_last FROM lk_gate WHERE name = p_name FOR UPDATE SKIP LOCKED;
-  IF o_last IS NULL AND NOT EXISTS (SELECT 1 FROM lk_gate WHERE name = p_name) THEN
-    INSERT INTO lk_gate(name, last) VALUES (p_name, 0) ON DUPLICATE KEY UPDATE last = last;
-    SELECT last INTO o_last FROM lk_gate WHERE name = p_name FOR UPDATE;
+  IF o_last IS NULL THEN
+    SELECT COUNT(*) INTO v_there FROM lk_gate WHERE name = p_name;
+    IF NOT v_there THEN
+      INSERT INTO lk_gate(name, last) VALUES (p_name, 0) ON DUPLICATE KEY UPDATE last = last;
+      SELECT last INTO o_last FROM lk_gate WHERE name = p_name FOR UPDATE;
+    END IF;
   END IF;
 END
 //
@@ -58,7 +65,8 @@ END
 -- Takes the dead out of the granted of a line and ends their sessions. A ticket stays if a user's
 -- transaction has checked it (lk_fence_check), or if its session was renewed just in time: a renewal
 -- that is slower than this finds its session over. o_stay is the weight of those that stay.
-CREATE PROCEDURE lk_bury(p_name VARBINARY(512), p_now BIGINT, OUT o_stay BIGINT)
+CREATE PROCEDURE lk_bury(
+  p_name VARBINARY(512), p_now BIGINT, p_min_fence BIGINT, OUT o_stay BIGINT, OUT o_buried BIGINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_id, v_session BINARY(16);
@@ -66,11 +74,11 @@ BEGIN
   DECLARE v_done INT DEFAULT 0;
   DECLARE dead CURSOR FOR
     SELECT t.id, t.session, t.weight FROM lk_ticket t LEFT JOIN lk_session s ON s.id = t.session
-    WHERE t.name = p_name AND t.fence > 0
+    WHERE t.name = p_name AND t.fence >= p_min_fence
       AND IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) <= p_now
     ORDER BY t.session;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
-  SET o_stay = 0;
+  SET o_stay = 0, o_buried = 0;
   OPEN dead;
   burial: LOOP
     FETCH dead INTO v_id, v_session, v_weight;
@@ -82,6 +90,7 @@ BEGIN
       SET o_stay = o_stay + v_weight;
     ELSE
       DELETE FROM lk_ticket WHERE name = p_name AND id = v_id;
+      SET o_buried = o_buried + 1;
       CALL lk_end(v_session, p_now);
     END IF;
     SET v_done = 0;
@@ -90,45 +99,54 @@ BEGIN
 END
 //
 
--- Brings a line up to date: the dead fall out and their sessions end, the longest prefix that fits is
--- granted. Reads no further than the first live ticket that must wait.
+-- Brings a line up to date, which the caller has locked: the dead fall out and their sessions end, the
+-- longest prefix that fits is granted. Reads no further than the first live ticket that must wait.
 -- o_capacity is 0 for an empty line; o_waits says that somebody waits; o_moves is when the line can
 -- move without anybody writing; o_drawn is the first fence that was drawn, or 0.
 CREATE PROCEDURE lk_settle(
-  p_name VARBINARY(512), p_now BIGINT, p_last BIGINT,
+  p_name VARBINARY(512), p_now BIGINT,
   OUT o_capacity BIGINT, OUT o_used BIGINT, OUT o_waits INT, OUT o_moves BIGINT, OUT o_drawn BIGINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_id, v_session BINARY(16);
-  DECLARE v_expires, v_dead_at, v_weight, v_capacity, v_gate, v_fence, v_dead, v_stay BIGINT;
+  DECLARE v_last, v_standing, v_min_fence, v_min_seq, v_low, v_seq, v_gate, v_stay, v_buried BIGINT;
+  DECLARE v_expires, v_dead_at, v_weight, v_capacity, v_dead BIGINT;
   SET o_waits = 0, o_drawn = 0;
+  SELECT last, standing, min_fence, min_seq INTO v_last, v_standing, v_min_fence, v_min_seq
+    FROM lk_line WHERE name = p_name;
   SELECT COALESCE(MAX(IF(e.ends > p_now, e.capacity, 0)), 0),
-      COALESCE(SUM(IF(e.ends > p_now, e.weight, 0)), 0),
-      MIN(IF(e.ends > p_now, e.ends, NULL)), COALESCE(SUM(e.ends <= p_now), 0), MAX(e.capacity)
-    INTO o_capacity, o_used, o_moves, v_dead, v_capacity
-    FROM (SELECT t.weight, t.capacity,
+      COALESCE(SUM(IF(e.ends > p_now, e.weight, 0)), 0), MIN(IF(e.ends > p_now, e.ends, NULL)),
+      MIN(IF(e.ends > p_now, e.fence, NULL)), COALESCE(SUM(e.ends <= p_now), 0), MAX(e.capacity)
+    INTO o_capacity, o_used, o_moves, v_low, v_dead, v_capacity
+    FROM (SELECT t.weight, t.capacity, t.fence,
         IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) AS ends
       FROM lk_ticket t LEFT JOIN lk_session s ON s.id = t.session
-      WHERE t.name = p_name AND t.fence > 0) e;
+      WHERE t.name = p_name AND t.fence >= v_min_fence) e;
   IF v_dead > 0 THEN
-    CALL lk_bury(p_name, p_now, v_stay);
+    CALL lk_bury(p_name, p_now, v_min_fence, v_stay, v_buried);
+    SET v_standing = v_standing - v_buried;
     IF v_stay > 0 THEN
-      SET o_capacity = v_capacity, o_used = o_used + v_stay, o_moves = p_now + 100000;
+      SET o_capacity = v_capacity, o_used = o_used + v_stay, o_moves = p_now + 100000, v_low = v_min_fence;
     END IF;
   END IF;
   grants: LOOP
-    SET v_id = NULL, v_expires = NULL, v_dead_at = NULL;
-    SELECT t.id, t.session, t.weight, t.capacity, s.expires, s.dead_at
-      INTO v_id, v_session, v_weight, v_capacity, v_expires, v_dead_at
+    SET v_id = NULL;
+    SELECT t.id, t.seq, t.session, t.weight, t.capacity, s.expires, s.dead_at
+      INTO v_id, v_seq, v_session, v_weight, v_capacity, v_expires, v_dead_at
       FROM lk_ticket t LEFT JOIN lk_session s ON s.id = t.session
-      WHERE t.name = p_name AND t.fence = 0 ORDER BY t.seq LIMIT 1;
-    IF v_id IS NULL THEN LEAVE grants; END IF;
+      WHERE t.name = p_name AND t.fence = 0 AND t.seq >= v_min_seq ORDER BY t.seq LIMIT 1;
+    IF v_id IS NULL THEN
+      SET v_min_seq = v_last + 1;
+      LEAVE grants;
+    END IF;
+    SET v_min_seq = v_seq;
     IF COALESCE(v_expires, 0) <= p_now THEN
       SET v_expires = NULL;
       SELECT expires, dead_at INTO v_expires, v_dead_at FROM lk_session WHERE id = v_session FOR UPDATE;
       IF COALESCE(v_expires, 0) <= p_now THEN
         -- The session may only be expired: its held tickets have their lock-delay.
         DELETE FROM lk_ticket WHERE name = p_name AND id = v_id;
+        SET v_standing = v_standing - 1;
         CALL lk_end(v_session, p_now);
         ITERATE grants;
       END IF;
@@ -145,13 +163,16 @@ BEGIN
         LEAVE grants;
       END IF;
     END IF;
-    SET v_fence = GREATEST(v_gate + 1, p_last + 1, p_now);
-    SET v_gate = v_fence;
-    IF o_drawn = 0 THEN SET o_drawn = v_fence; END IF;
-    UPDATE lk_ticket SET fence = v_fence, granted = p_now WHERE name = p_name AND id = v_id;
+    SET v_gate = GREATEST(v_gate + 1, v_last + 1, p_now);
+    IF o_drawn = 0 THEN SET o_drawn = v_gate; END IF;
+    UPDATE lk_ticket SET fence = v_gate, granted = p_now WHERE name = p_name AND id = v_id;
     SET o_used = o_used + v_weight, o_moves = LEAST(COALESCE(o_moves, v_dead_at), v_dead_at);
+    SET v_low = COALESCE(v_low, v_gate);
   END LOOP;
   IF o_drawn > 0 THEN UPDATE lk_gate SET last = v_gate WHERE name = p_name; END IF;
+  IF v_low IS NULL AND v_id IS NULL THEN SET v_standing = 0; END IF;
+  UPDATE lk_line SET standing = v_standing, min_seq = v_min_seq, min_fence = COALESCE(v_low, v_min_fence)
+    WHERE name = p_name;
 END
 //
 
@@ -160,13 +181,17 @@ CREATE PROCEDURE lk_answer_wait(
   p_what VARCHAR(10), p_name VARBINARY(512), p_now BIGINT, p_seq BIGINT, p_moves BIGINT)
 SQL SECURITY INVOKER
 BEGIN
+  DECLARE v_min_fence, v_min_seq BIGINT;
+  SELECT min_fence, min_seq INTO v_min_fence, v_min_seq FROM lk_line WHERE name = p_name;
   SELECT p_what AS what, 0 AS fence,
-    (SELECT COUNT(*) FROM lk_ticket WHERE name = p_name AND fence > 0)
-      + (SELECT COUNT(*) FROM lk_ticket WHERE name = p_name AND fence = 0 AND seq < p_seq) AS ahead,
+    (SELECT COUNT(*) FROM lk_ticket WHERE name = p_name AND fence >= v_min_fence)
+      + (SELECT COUNT(*) FROM lk_ticket
+        WHERE name = p_name AND fence = 0 AND seq >= v_min_seq AND seq < p_seq) AS ahead,
     COALESCE(p_moves - p_now, 0) AS recheck, h.host, h.pid, h.program, h.note, p_now - h.granted AS held_for
   FROM (SELECT 1 AS one) o LEFT JOIN (
-    SELECT 1 AS one, s.host, s.pid, s.program, t.note, t.granted FROM lk_ticket t JOIN lk_session s ON s.id = t.session
-    WHERE t.name = p_name AND t.fence > 0 ORDER BY t.fence LIMIT 1) h ON h.one = o.one;
+    SELECT 1 AS one, s.host, s.pid, s.program, t.note, t.granted
+    FROM lk_ticket t JOIN lk_session s ON s.id = t.session
+    WHERE t.name = p_name AND t.fence >= v_min_fence ORDER BY t.fence LIMIT 1) h ON h.one = o.one;
 END
 //
 
@@ -178,30 +203,35 @@ CREATE PROCEDURE lk_enter(
   p_queue INT, p_deadline BIGINT, p_most BIGINT, p_note VARBINARY(4096))
 SQL SECURITY INVOKER
 enter: BEGIN
-  DECLARE v_now, v_last, v_gate, v_number, v_expires, v_capacity, v_moves, v_seq, v_fence BIGINT;
-  DECLARE v_used, v_drawn, v_ahead BIGINT DEFAULT 0;
-  DECLARE v_closed, v_stand, v_waits INT DEFAULT 0;
+  DECLARE v_now, v_last, v_standing, v_gate, v_number, v_expires, v_capacity, v_moves, v_seq BIGINT;
+  DECLARE v_fence, v_closed BIGINT;
+  DECLARE v_used, v_drawn BIGINT DEFAULT 0;
+  DECLARE v_waits INT DEFAULT 0;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
-  SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE;
-  IF v_last IS NULL THEN CALL lk_take_line(p_name, v_last); END IF;
+  -- Line and gate at once, if nobody has either; else one after the other.
+  SELECT l.last, l.standing, g.last INTO v_last, v_standing, v_gate
+    FROM lk_line l STRAIGHT_JOIN lk_gate g ON g.name = l.name WHERE l.name = p_name FOR UPDATE SKIP LOCKED;
+  IF v_last IS NULL THEN
+    CALL lk_take_line(p_name);
+    SELECT last, standing INTO v_last, v_standing FROM lk_line WHERE name = p_name;
+  END IF;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
   IF v_now > p_deadline THEN
     ROLLBACK;
     SELECT 'late' AS what, v_now AS fence;
     LEAVE enter;
   END IF;
-  SELECT s.expires, EXISTS (SELECT 1 FROM lk_closed WHERE ticket = p_ticket AND session = p_session),
-      EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name)
-    INTO v_expires, v_closed, v_stand FROM lk_session s WHERE s.id = p_session;
-  IF COALESCE(v_expires, 0) <= v_now OR v_closed THEN
+  SELECT s.expires, c.until INTO v_expires, v_closed FROM lk_session s
+    LEFT JOIN lk_closed c ON c.ticket = p_ticket AND c.session = s.id WHERE s.id = p_session;
+  IF COALESCE(v_expires, 0) <= v_now OR v_closed IS NOT NULL THEN
     ROLLBACK;
     SELECT IF(COALESCE(v_expires, 0) <= v_now, 'over', 'closed') AS what, 0 AS fence;
     LEAVE enter;
   END IF;
-  IF v_stand THEN
-    CALL lk_settle(p_name, v_now, v_last, v_capacity, v_used, v_waits, v_moves, v_drawn);
+  IF v_standing > 0 THEN
+    CALL lk_settle(p_name, v_now, v_capacity, v_used, v_waits, v_moves, v_drawn);
     SELECT seq, fence INTO v_seq, v_fence FROM lk_ticket
       WHERE name = p_name AND id = p_ticket AND session = p_session;
     IF v_fence > 0 THEN
@@ -217,13 +247,16 @@ enter: BEGIN
       SELECT 'capacity' AS what, v_capacity AS fence;
       LEAVE enter;
     END IF;
+    SELECT standing INTO v_standing FROM lk_line WHERE name = p_name;
+    SET v_gate = NULL;
   END IF;
   IF NOT v_waits AND v_used + p_weight <= p_capacity THEN
-    SELECT last INTO v_gate FROM lk_gate WHERE name = p_name FOR UPDATE SKIP LOCKED;
     IF v_gate IS NULL THEN CALL lk_take_gate(p_name, v_gate); END IF;
     IF v_gate IS NOT NULL THEN
       SET v_number = GREATEST(v_gate + 1, v_last + 1, v_now);
       UPDATE lk_gate SET last = v_number WHERE name = p_name;
+      UPDATE lk_line SET min_fence = IF(v_standing = 0, v_number, min_fence), standing = v_standing + 1
+        WHERE name = p_name;
       INSERT INTO lk_ticket(name, id, session, seq, weight, capacity, fence, entered, granted, note)
         VALUES (p_name, p_ticket, p_session, v_number, p_weight, p_capacity, v_number, v_now, v_now, p_note);
       COMMIT;
@@ -237,15 +270,14 @@ enter: BEGIN
     CALL lk_answer_wait('busy', p_name, v_now, 9223372036854775807, v_moves);
     LEAVE enter;
   END IF;
-  SELECT COUNT(*) INTO v_ahead FROM lk_ticket WHERE name = p_name;
-  IF v_ahead >= p_most THEN
+  IF v_standing >= p_most THEN
     COMMIT;
     SELECT 'full' AS what, 0 AS fence;
     LEAVE enter;
   END IF;
   SELECT COALESCE(MAX(last), 0) INTO v_gate FROM lk_gate WHERE name = p_name;
   SET v_number = GREATEST(v_last + 1, v_gate + 1, v_now);
-  UPDATE lk_line SET last = v_number WHERE name = p_name;
+  UPDATE lk_line SET last = v_number, standing = v_standing + 1 WHERE name = p_name;
   INSERT INTO lk_ticket(name, id, session, seq, weight, capacity, entered, note)
     VALUES (p_name, p_ticket, p_session, v_number, p_weight, p_capacity, v_now, p_note);
   COMMIT;
@@ -261,28 +293,37 @@ CREATE PROCEDURE lk_leave(
   p_name VARBINARY(512), p_ticket BINARY(16), p_session BINARY(16), p_keep BIGINT, p_stray BIGINT)
 SQL SECURITY INVOKER
 leaving: BEGIN
-  DECLARE v_now, v_last, v_fence, v_seq, v_capacity, v_used, v_moves BIGINT;
+  DECLARE v_now, v_standing, v_fence, v_capacity, v_used, v_moves BIGINT;
   DECLARE v_drawn BIGINT DEFAULT 0;
-  DECLARE v_stand, v_waits INT DEFAULT 0;
+  DECLARE v_there, v_waits INT DEFAULT 0;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
-  SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE;
-  IF v_last IS NULL AND p_stray > 0 THEN CALL lk_take_line(p_name, v_last); END IF;
-  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
-  SELECT seq, fence INTO v_seq, v_fence FROM lk_ticket
-    WHERE name = p_name AND id = p_ticket AND session = p_session FOR UPDATE SKIP LOCKED;
-  IF v_seq IS NULL
-      AND EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name AND id = p_ticket AND session = p_session) THEN
-    ROLLBACK;
-    SELECT 'pinned' AS what, 0 AS fence;
-    LEAVE leaving;
+  -- Line and ticket at once, if nobody has either; else one after the other.
+  SELECT l.standing, t.fence INTO v_standing, v_fence
+    FROM lk_line l STRAIGHT_JOIN lk_ticket t ON t.name = l.name AND t.id = p_ticket AND t.session = p_session
+    WHERE l.name = p_name FOR UPDATE SKIP LOCKED;
+  IF v_standing IS NULL THEN
+    CALL lk_take_line(p_name);
+    SELECT fence INTO v_fence FROM lk_ticket
+      WHERE name = p_name AND id = p_ticket AND session = p_session FOR UPDATE SKIP LOCKED;
+    SELECT standing INTO v_standing FROM lk_line WHERE name = p_name;
+    IF v_fence IS NULL THEN
+      SELECT COUNT(*) INTO v_there FROM lk_ticket
+        WHERE name = p_name AND id = p_ticket AND session = p_session;
+      IF v_there OR p_stray = 0 THEN
+        ROLLBACK;
+        SELECT IF(v_there, 'pinned', 'gone') AS what, 0 AS fence;
+        LEAVE leaving;
+      END IF;
+    END IF;
   END IF;
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
   IF p_stray > 0 THEN
     INSERT INTO lk_closed(ticket, session, until) VALUES (p_ticket, p_session, v_now + p_stray)
       ON DUPLICATE KEY UPDATE until = v_now + p_stray;
   END IF;
-  IF v_seq IS NULL THEN
+  IF v_fence IS NULL THEN
     COMMIT;
     SELECT 'gone' AS what, 0 AS fence;
     LEAVE leaving;
@@ -291,9 +332,9 @@ leaving: BEGIN
     UPDATE lk_ticket SET session = NULL, hold_until = v_now + p_keep WHERE name = p_name AND id = p_ticket;
   ELSE
     DELETE FROM lk_ticket WHERE name = p_name AND id = p_ticket;
-    SELECT EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name) INTO v_stand;
-    IF v_stand THEN
-      CALL lk_settle(p_name, v_now, v_last, v_capacity, v_used, v_waits, v_moves, v_drawn);
+    UPDATE lk_line SET standing = v_standing - 1 WHERE name = p_name;
+    IF v_standing > 1 THEN
+      CALL lk_settle(p_name, v_now, v_capacity, v_used, v_waits, v_moves, v_drawn);
     END IF;
   END IF;
   COMMIT;
@@ -304,7 +345,7 @@ END
 -- Ends somebody's ticket.  -> evicted | gone | pinned
 CREATE PROCEDURE lk_evict(p_name VARBINARY(512), p_ticket BINARY(16))
 SQL SECURITY INVOKER
-evicting: BEGIN
+BEGIN
   DECLARE v_now, v_last, v_seq, v_capacity, v_used, v_moves, v_drawn BIGINT;
   DECLARE v_session BINARY(16);
   DECLARE v_waits INT;
@@ -315,16 +356,18 @@ evicting: BEGIN
   SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE;
   IF v_last IS NOT NULL THEN
     SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
-    CALL lk_settle(p_name, v_now, v_last, v_capacity, v_used, v_waits, v_moves, v_drawn);
+    CALL lk_settle(p_name, v_now, v_capacity, v_used, v_waits, v_moves, v_drawn);
     SELECT seq, session INTO v_seq, v_session FROM lk_ticket
       WHERE name = p_name AND id = p_ticket FOR UPDATE SKIP LOCKED;
     IF v_seq IS NOT NULL THEN
       DELETE FROM lk_ticket WHERE name = p_name AND id = p_ticket;
+      UPDATE lk_line SET standing = standing - 1 WHERE name = p_name;
       UPDATE lk_session SET evictions = evictions + 1 WHERE id = v_session;
-      CALL lk_settle(p_name, v_now, v_last, v_capacity, v_used, v_waits, v_moves, v_drawn);
+      CALL lk_settle(p_name, v_now, v_capacity, v_used, v_waits, v_moves, v_drawn);
       SET v_what = 'evicted';
-    ELSEIF EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name AND id = p_ticket) THEN
-      SET v_what = 'pinned';
+    ELSE
+      SELECT IF(COUNT(*), 'pinned', 'gone') INTO v_what FROM lk_ticket
+        WHERE name = p_name AND id = p_ticket;
     END IF;
   END IF;
   COMMIT;
@@ -337,28 +380,29 @@ END
 -- -> granted fence | queued … | gone
 CREATE PROCEDURE lk_stand(p_name VARBINARY(512), p_ticket BINARY(16), p_session BINARY(16))
 SQL SECURITY INVOKER
-standing: BEGIN
-  DECLARE v_now, v_last, v_fence, v_seq, v_capacity, v_used, v_moves, v_drawn BIGINT;
+BEGIN
+  DECLARE v_now, v_last, v_min_fence, v_min_seq, v_fence, v_seq, v_capacity, v_used, v_moves, v_drawn BIGINT;
   DECLARE v_due, v_waits INT DEFAULT 0;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
   SELECT seq, fence INTO v_seq, v_fence FROM lk_ticket
     WHERE name = p_name AND id = p_ticket AND session = p_session;
   IF v_fence = 0 THEN
+    SELECT min_fence, min_seq INTO v_min_fence, v_min_seq FROM lk_line WHERE name = p_name;
     SELECT COALESCE(MIN(e.ends), 0), COALESCE(SUM(e.weight), 0) INTO v_moves, v_used
       FROM (SELECT t.weight, IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) AS ends
         FROM lk_ticket t LEFT JOIN lk_session s ON s.id = t.session
-        WHERE t.name = p_name AND t.fence > 0) e;
+        WHERE t.name = p_name AND t.fence >= v_min_fence) e;
     SELECT v_moves <= v_now OR COALESCE(s.expires, 0) <= v_now OR v_used + t.weight <= t.capacity
       INTO v_due FROM lk_ticket t LEFT JOIN lk_session s ON s.id = t.session
-      WHERE t.name = p_name AND t.fence = 0 ORDER BY t.seq LIMIT 1;
+      WHERE t.name = p_name AND t.fence = 0 AND t.seq >= v_min_seq ORDER BY t.seq LIMIT 1;
     IF v_due THEN
       SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
       START TRANSACTION;
       SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE SKIP LOCKED;
       IF v_last IS NOT NULL THEN
         SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
-        CALL lk_settle(p_name, v_now, v_last, v_capacity, v_used, v_waits, v_moves, v_drawn);
+        CALL lk_settle(p_name, v_now, v_capacity, v_used, v_waits, v_moves, v_drawn);
       END IF;
       COMMIT;
       SET v_seq = NULL, v_fence = NULL;

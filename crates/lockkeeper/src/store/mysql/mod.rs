@@ -47,7 +47,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -59,6 +59,8 @@ pub(crate) const KIND: &str = "mysql";
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 /// No request takes effect later than this after it was sent.
 const PATIENCE: Duration = STRAY_MAX.checked_div(2).expect("two is not zero");
+/// With every so many renewals idle lines are looked for, though nothing else is to be swept.
+const SWEEP: u64 = 16;
 /// How many tickets one poll asks for, so that others get their turn.
 const POLL: usize = 64;
 
@@ -72,6 +74,7 @@ pub struct Mysql {
     /// The server's clock less ours, in microseconds, as last seen.
     offset: AtomicI64,
     watch: Watch,
+    renewals: AtomicU64,
     /// Where the next sweep goes on looking for idle lines.
     swept: Mutex<Vec<u8>>,
 }
@@ -142,6 +145,7 @@ impl Mysql {
             prefix: prefix.to_owned(),
             offset: AtomicI64::new(0),
             watch: Watch::default(),
+            renewals: AtomicU64::new(0),
             swept: Mutex::default(),
         })
     }
@@ -287,7 +291,8 @@ impl Store for Mysql {
         if !field::<bool>(&row, "lives")? {
             return Ok(Renewal::Lost);
         }
-        if field(&row, "leftovers")? {
+        let turn = self.renewals.fetch_add(1, Ordering::Relaxed) % SWEEP == SWEEP - 1;
+        if turn || field(&row, "leftovers")? {
             self.sweep().await;
         }
         let evictions: u64 = field(&row, "evictions")?;

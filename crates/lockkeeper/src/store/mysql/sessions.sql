@@ -43,7 +43,7 @@ CREATE PROCEDURE lk_clear(p_session BINARY(16), OUT o_left BIGINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_name VARBINARY(512);
-  DECLARE v_now, v_last, v_capacity, v_used, v_moves, v_drawn BIGINT;
+  DECLARE v_now, v_gone, v_capacity, v_used, v_moves, v_drawn BIGINT;
   DECLARE v_waits, v_done INT DEFAULT 0;
   DECLARE found CURSOR FOR SELECT DISTINCT name FROM lk_ticket WHERE session = p_session LIMIT 64;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
@@ -53,10 +53,12 @@ BEGIN
     IF v_done THEN LEAVE clearing; END IF;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;
-    CALL lk_take_line(v_name, v_last);
+    CALL lk_take_line(v_name);
     SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+    SELECT COUNT(*) INTO v_gone FROM lk_ticket WHERE name = v_name AND session = p_session AND fence = 0;
     DELETE FROM lk_ticket WHERE name = v_name AND session = p_session AND fence = 0;
-    CALL lk_settle(v_name, v_now, v_last, v_capacity, v_used, v_waits, v_moves, v_drawn);
+    UPDATE lk_line SET standing = standing - v_gone WHERE name = v_name;
+    CALL lk_settle(v_name, v_now, v_capacity, v_used, v_waits, v_moves, v_drawn);
     COMMIT;
     SET v_done = 0;
   END LOOP;
@@ -84,7 +86,7 @@ END
 CREATE PROCEDURE lk_sweep(p_stray BIGINT, p_idle BIGINT, p_after VARBINARY(512))
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_now, v_last, v_capacity, v_used, v_moves, v_drawn, v_left BIGINT;
+  DECLARE v_now, v_capacity, v_used, v_moves, v_drawn, v_left BIGINT;
   DECLARE v_session BINARY(16);
   DECLARE v_name, v_next VARBINARY(512) DEFAULT '';
   DECLARE v_waits, v_done, v_idle INT DEFAULT 0;
@@ -118,8 +120,8 @@ BEGIN
     IF v_done THEN LEAVE holding; END IF;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;
-    CALL lk_take_line(v_name, v_last);
-    CALL lk_settle(v_name, v_now, v_last, v_capacity, v_used, v_waits, v_moves, v_drawn);
+    CALL lk_take_line(v_name);
+    CALL lk_settle(v_name, v_now, v_capacity, v_used, v_waits, v_moves, v_drawn);
     COMMIT;
     SET v_done = 0;
   END LOOP;
@@ -144,13 +146,14 @@ END
 CREATE PROCEDURE lk_forget(p_name VARBINARY(512), p_since BIGINT)
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_last, v_gate BIGINT;
+  DECLARE v_last, v_gate, v_stand BIGINT;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
-  SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE SKIP LOCKED;
+  CALL lk_take_line(p_name);
+  SELECT last INTO v_last FROM lk_line WHERE name = p_name;
   SELECT last INTO v_gate FROM lk_gate WHERE name = p_name FOR UPDATE SKIP LOCKED;
-  IF v_gate < p_since AND COALESCE(v_last, 0) < p_since
-      AND NOT EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name) THEN
+  SELECT COUNT(*) INTO v_stand FROM lk_ticket WHERE name = p_name;
+  IF v_gate < p_since AND v_last < p_since AND NOT v_stand THEN
     DELETE FROM lk_gate WHERE name = p_name;
     DELETE FROM lk_line WHERE name = p_name;
   END IF;

@@ -14,7 +14,8 @@ CREATE TABLE IF NOT EXISTS lk_meta(
 
 -- A session lives while now < expires, and its tickets stand until dead_at = expires + delay.
 -- Both are 0 once it has been ended, at `ended`. The row stays for a while after that, so that an
--- enter which was under way finds it ended and not unknown.
+-- enter which was under way finds it ended and not unknown. No index on times: every renewal would leave
+-- an entry behind in it.
 CREATE TABLE IF NOT EXISTS lk_session(
   id        BINARY(16)    NOT NULL PRIMARY KEY,
   ttl       BIGINT        NOT NULL,
@@ -26,15 +27,20 @@ CREATE TABLE IF NOT EXISTS lk_session(
   evictions BIGINT        NOT NULL DEFAULT 0,
   host      VARBINARY(64) NOT NULL,
   pid       INT UNSIGNED  NOT NULL,
-  program   VARBINARY(64) NOT NULL,
-  KEY lk_session_sweep (sweep_at)
+  program   VARBINARY(64) NOT NULL
 ) ENGINE = InnoDB
 //
 
--- Who changes a line has its row here. `last` is the last place given to one who had to wait.
+-- Who changes a line has its row here. `last` is the last place given to one who had to wait, `standing`
+-- how many tickets stand in the line. No fence below min_fence and no place below min_seq is in use:
+-- what was there is deleted, but stays in the indexes for as long as the oldest transaction of the
+-- server can see it, and must not be walked over again and again.
 CREATE TABLE IF NOT EXISTS lk_line(
-  name VARBINARY(512) NOT NULL PRIMARY KEY,
-  last BIGINT         NOT NULL
+  name      VARBINARY(512) NOT NULL PRIMARY KEY,
+  last      BIGINT         NOT NULL DEFAULT 0,
+  standing  BIGINT         NOT NULL DEFAULT 0,
+  min_fence BIGINT         NOT NULL DEFAULT 1,
+  min_seq   BIGINT         NOT NULL DEFAULT 0
 ) ENGINE = InnoDB
 //
 

@@ -12,15 +12,19 @@
 CREATE PROCEDURE lk_lock(p_name VARBINARY(512), p_wait_ms BIGINT)
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_now, v_until, v_gate, v_seen, v_stay BIGINT;
+  DECLARE v_now, v_until, v_gate, v_seen, v_stay, v_buried BIGINT;
+  DECLARE v_min_fence, v_min_seq BIGINT DEFAULT 0;
   DECLARE v_held INT DEFAULT 1;
   CALL lk_now(v_now);
   SET v_until = v_now + p_wait_ms * 1000;
   -- Nobody is overtaken who stands in line already.
   waiting: LOOP
+    SELECT COALESCE(MAX(min_fence), 1), COALESCE(MAX(min_seq), 0) INTO v_min_fence, v_min_seq
+      FROM lk_line WHERE name = p_name;
     SELECT EXISTS (
       SELECT 1 FROM lk_ticket t LEFT JOIN lk_session s ON s.id = t.session
-      WHERE t.name = p_name AND IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) > v_now)
+      WHERE t.name = p_name AND (t.fence >= v_min_fence OR t.fence = 0 AND t.seq >= v_min_seq)
+        AND IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) > v_now)
       INTO v_held;
     IF NOT v_held OR v_now >= v_until THEN LEAVE waiting; END IF;
     DO SLEEP(0.005);
@@ -39,8 +43,8 @@ BEGIN
   END IF;
   holders: LOOP
     CALL lk_now(v_now);
-    CALL lk_bury(p_name, v_now, v_stay);
-    SELECT EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name AND fence > 0) INTO v_held;
+    CALL lk_bury(p_name, v_now, v_min_fence, v_stay, v_buried);
+    SELECT EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name AND fence >= v_min_fence) INTO v_held;
     IF NOT v_held OR v_now >= v_until THEN LEAVE holders; END IF;
     DO SLEEP(0.005);
   END LOOP;
@@ -59,11 +63,11 @@ CREATE PROCEDURE lk_fence_check(
   p_store BINARY(8), p_name VARBINARY(512), p_ticket BINARY(16), p_fence BIGINT)
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_fence BIGINT;
+  DECLARE v_fence, v_here BIGINT;
   SELECT fence INTO v_fence FROM lk_ticket
     WHERE name = p_name AND id = p_ticket AND session IS NOT NULL LOCK IN SHARE MODE;
-  IF p_fence <= 0 OR v_fence IS NULL OR v_fence <> p_fence
-      OR NOT EXISTS (SELECT 1 FROM lk_meta WHERE id = 1 AND store = COALESCE(p_store, store)) THEN
+  SELECT COUNT(*) INTO v_here FROM lk_meta WHERE id = 1 AND store = COALESCE(p_store, store);
+  IF p_fence <= 0 OR v_fence IS NULL OR v_fence <> p_fence OR NOT v_here THEN
     SIGNAL SQLSTATE 'LK003' SET MESSAGE_TEXT = 'the lock is not held any more';
   END IF;
   SELECT 1 AS held;

@@ -1,0 +1,95 @@
+//! Round trips, connections, deadlocks.
+
+use crate::support::{client, keeper, number, start, status};
+use lockkeeper::Guard;
+use std::{
+    env,
+    fs::File,
+    io::Write as _,
+    process::{Command, Stdio},
+};
+use testkit::world::{eventually, soon};
+use tokio::task::JoinSet;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_uncontended_lock_and_its_release_are_two_statements() {
+    let Some(server) = start() else { return };
+    let (keeper, mut witness) = (keeper(&server).await, client(&server).await);
+    let mut least = u64::MAX;
+    // A renewal may fall into it, so the quietest of several times counts.
+    for _ in 0..10 {
+        let before = status(&mut witness, "Com_stmt_execute").await;
+        keeper.lock("a").await.expect("free").release().await.expect("released");
+        least = least.min(status(&mut witness, "Com_stmt_execute").await - before);
+    }
+    assert_eq!(least, 2);
+    keeper.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_locks_and_a_thousand_waiters_are_four_connections() {
+    let Some(server) = start() else { return };
+    let (keeper, mut witness) = (keeper(&server).await, client(&server).await);
+    let (mut held, mut waiting) = (Vec::new(), JoinSet::new());
+    for i in 0..1_000 {
+        held.push(keeper.lock(format!("name {i}")).await.expect("free"));
+        waiting.spawn(keeper.lock(format!("name {i}")).into_future());
+    }
+    eventually("all wait", async || {
+        number(&mut witness, "SELECT COUNT(*) FROM lk_ticket WHERE fence = 0").await == 1_000
+    })
+    .await;
+    // Through two renewals at least: they move the end of the session.
+    for _ in 0..3 {
+        let ends = "SELECT MAX(expires) FROM lk_session";
+        let before = number(&mut witness, ends).await;
+        eventually("a renewal", async || number(&mut witness, ends).await > before).await;
+        let connections =
+            "SELECT COUNT(*) - 1 FROM information_schema.processlist WHERE user = 'root'";
+        let connections = number(&mut witness, connections).await;
+        assert!(connections <= 4, "{connections} connections");
+    }
+    assert!(held.iter().all(Guard::is_held));
+    drop(held);
+    while let Some(granted) = soon("a turn", waiting.join_next()).await {
+        drop(granted.expect("no panic").expect("granted"));
+    }
+    keeper.close().await;
+    assert_eq!(number(&mut witness, "SELECT COUNT(*) FROM lk_ticket").await, 0);
+}
+
+/// Twelve processes on eight names. `LOCKKEEPER_LOAD` says how many rounds each makes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twelve_processes_meet_no_deadlock() {
+    let Some(server) = start() else { return };
+    let rounds: usize = env::var("LOCKKEEPER_LOAD").map_or(100, |n| n.parse().expect("a number"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut processes = Vec::new();
+    for process in 0..12 {
+        let path = folder.path().join(process.to_string());
+        let mut script = File::create(&path).expect("a file");
+        for round in 0..rounds {
+            let name = (round * 5 + process * 3) % 8;
+            writeln!(script, "take name-{name}\nrelease").expect("written");
+        }
+        let taker = Command::new(env!("CARGO_BIN_EXE_taker"))
+            .args([server.url(), "10000", "0"])
+            .stdin(File::open(&path).expect("a file"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the taker starts");
+        processes.push(taker);
+    }
+    let ended = tokio::task::spawn_blocking(move || {
+        let ended = processes.into_iter().map(|process| process.wait_with_output());
+        ended.collect::<Result<Vec<_>, _>>().expect("they end")
+    });
+    for output in ended.await.expect("no panic") {
+        assert!(output.status.success(), "{}", output.status);
+        let said = String::from_utf8(output.stdout).expect("text");
+        assert_eq!(said.lines().filter(|line| *line == "released").count(), rounds);
+    }
+    let mut witness = client(&server).await;
+    assert_eq!(status(&mut witness, "Innodb_deadlocks").await, 0);
+    assert_eq!(number(&mut witness, "SELECT COUNT(*) FROM lk_ticket").await, 0);
+}

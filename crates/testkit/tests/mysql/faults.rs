@@ -1,0 +1,158 @@
+//! A server that dies, connections that are cut, rows that others sit on.
+
+use crate::support::{TTL, client, keeper, number, start, waiter};
+use lockkeeper::{Health, Keeper, Loss};
+use mysql_async::prelude::Queryable;
+use servers::Running;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use testkit::world::{eventually, soon};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_crashes_keeps_the_locks() {
+    let Some(mut server) = start() else { return };
+    let keeper = Keeper::builder().ttl(Duration::from_secs(60)).connect(server.url()).await;
+    let keeper = keeper.expect("the server answers");
+    let held = keeper.lock("a").await.expect("free");
+    let waiter = waiter(&keeper, "a", 1).await;
+    server.kill().expect("killed");
+    server.restart().expect("restarted");
+    eventually("a renewal", async || held.extend(Duration::from_secs(30)).await.is_ok()).await;
+    assert_eq!(held.health(), Health::Held);
+    assert!(keeper.check(&held.sequencer()).await.expect("an answer"));
+    let fence = held.fence();
+    held.release().await.expect("released");
+    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+    assert!(next.fence() > fence);
+    keeper.close().await;
+}
+
+/// Unknown is not lost, until the deadline; those who wait are served when the server goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters() {
+    let Some(mut server) = start() else { return };
+    let (one, two) = (keeper(&server).await, keeper(&server).await);
+    let held = one.lock("a").await.expect("free");
+    let waiter = waiter(&two, "a", 1).await;
+    server.freeze().expect("frozen");
+    assert_eq!(soon("the loss", held.lost()).await, Loss::Expired);
+    server.thaw().expect("thawed");
+    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+    assert!(next.fence() > held.fence());
+    next.release().await.expect("released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cut_connections_cost_no_lock_and_no_place_in_the_line() {
+    let Some(server) = start() else { return };
+    let (one, two) = (keeper(&server).await, keeper(&server).await);
+    let held = one.lock("a").await.expect("free");
+    let waiter = waiter(&two, "a", 1).await;
+    for _ in 0..5 {
+        cut_all(&server).await;
+        assert!(one.lock("b").await.expect("free after a cut").is_held());
+    }
+    assert!(held.is_held());
+    let fence = held.fence();
+    held.release().await.expect("released");
+    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+    assert!(next.fence() > fence);
+    one.close().await;
+    two.close().await;
+    let mut witness = client(&server).await;
+    assert_eq!(number(&mut witness, "SELECT COUNT(*) FROM lk_ticket").await, 0);
+}
+
+/// Ends every connection but its own.
+async fn cut_all(server: &Running) {
+    let mut witness = client(server).await;
+    let others = "SELECT id FROM information_schema.processlist \
+         WHERE id <> CONNECTION_ID() AND user = 'root'";
+    for id in witness.query::<u64, _>(others).await.expect("an answer") {
+        // It may have ended by itself.
+        let _ = witness.query_drop(format!("KILL {id}")).await;
+    }
+}
+
+/// Keepers that lock and release all the time while the server is killed and started again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_under_load_leaves_no_orphan_and_no_fence_goes_back() {
+    let Some(mut server) = start() else { return };
+    let stop = Arc::new(AtomicBool::new(false));
+    let (mut tasks, mut keepers) = (Vec::new(), Vec::new());
+    let rounds = Arc::new(AtomicU64::new(0));
+    let last: Arc<[AtomicU64; 3]> = Arc::default();
+    for worker in 0..6 {
+        let keeper = keeper(&server).await;
+        keepers.push(keeper.clone());
+        let (stop, rounds, last) = (Arc::clone(&stop), Arc::clone(&rounds), Arc::clone(&last));
+        tasks.push(tokio::spawn(async move {
+            for turn in worker.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                let name = turn % 3;
+                let Ok(guard) = keeper.lock(format!("name {name}")).await else { continue };
+                let before = last[name].fetch_max(guard.fence(), Ordering::SeqCst);
+                assert!(!guard.is_held() || guard.fence() > before, "a fence went back");
+                // A lock that was lost with the server cannot be released.
+                let _ = guard.release().await;
+                rounds.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+    }
+    for _ in 0..2 {
+        progress(&rounds).await;
+        server.kill().expect("killed");
+        server.restart().expect("restarted");
+    }
+    progress(&rounds).await;
+    stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        soon("the end of a worker", task).await.expect("no panic");
+    }
+    for keeper in keepers {
+        keeper.close().await;
+    }
+    // A session that was lost with the server expires, and somebody's renewal clears it away.
+    let (sweeper, mut witness) = (keeper(&server).await, client(&server).await);
+    let _held = sweeper.lock("another").await.expect("free");
+    let orphans = "SELECT COUNT(*) FROM lk_ticket WHERE name <> 'another'";
+    eventually("no ticket is left", async || number(&mut witness, orphans).await == 0).await;
+}
+
+async fn progress(rounds: &AtomicU64) {
+    let before = rounds.load(Ordering::Relaxed);
+    eventually("locks are taken", async || rounds.load(Ordering::Relaxed) > before + 50).await;
+}
+
+/// A user's transaction sits on every row of a lock. The holder of that very lock and all others are
+/// renewed, other names are free, and who contends is told that it is busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_sits_on_rows_costs_no_other_guard_its_life() {
+    let Some(server) = start() else { return };
+    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
+    let (a, b) = (keeper.lock("a").await.expect("free"), keeper.lock("b").await.expect("free"));
+    user.query_drop("BEGIN").await.expect("begun");
+    for table in ["lk_line", "lk_gate", "lk_ticket"] {
+        let sql = format!("SELECT * FROM {table} WHERE name = 'a' FOR UPDATE");
+        user.query_drop(sql).await.expect("locked");
+    }
+    let mut witness = client(&server).await;
+    let ends = "SELECT MAX(expires) FROM lk_session";
+    let (from, ttl) = (number(&mut witness, ends).await, TTL.as_micros());
+    // For three times the life that a session has without a renewal.
+    let until = from + 3 * i64::try_from(ttl).expect("short");
+    eventually("renewals", async || number(&mut witness, ends).await > until).await;
+    assert!(a.is_held() && b.is_held());
+    drop(soon("another name", keeper.lock("c").into_future()).await.expect("free"));
+    user.query_drop("ROLLBACK").await.expect("ended");
+    a.release().await.expect("released");
+    drop(soon("the same name", keeper.lock("a").into_future()).await.expect("free"));
+    keeper.close().await;
+}

@@ -1,0 +1,110 @@
+//! Lock fields on the rows of a table of the user's own, and two traps that such locks fall into.
+
+use crate::support::{client, opts, start};
+use mysql_async::{Conn, prelude::Queryable};
+use servers::Running;
+use std::time::Duration;
+use testkit::world::eventually;
+
+async fn table(server: &Running) -> Conn {
+    // The store's first handle makes the procedures.
+    lockkeeper::Keeper::connect(server.url()).await.expect("the server answers");
+    let mut user = client(server).await;
+    let sql = "CREATE TABLE IF NOT EXISTS job(id INT PRIMARY KEY, done INT NOT NULL DEFAULT 0, \
+         lock_owner VARBINARY(255) NULL, lock_fence BIGINT NOT NULL DEFAULT 0, \
+         lock_expires BIGINT NOT NULL DEFAULT 0)";
+    user.query_drop(sql).await.expect("made");
+    user.query_drop("INSERT IGNORE INTO job(id) VALUES (1), (2)").await.expect("written");
+    user
+}
+
+async fn lock(user: &mut Conn, id: u32, owner: &str, ttl: Duration) -> i64 {
+    let ttl = u64::try_from(ttl.as_millis()).expect("short");
+    let sql = "CALL lk_row_lock('job', 'id', ?, ?, ?)";
+    user.exec_first(sql, (id, owner, ttl)).await.expect("an answer").expect("a row")
+}
+
+async fn renew(user: &mut Conn, id: u32, fence: i64) -> i64 {
+    let sql = "CALL lk_row_renew('job', 'id', ?, ?, 60000)";
+    user.exec_first(sql, (id, fence)).await.expect("an answer").expect("a row")
+}
+
+async fn release(user: &mut Conn, id: u32, fence: i64) -> i64 {
+    let sql = "CALL lk_row_release('job', 'id', ?, ?)";
+    user.exec_first(sql, (id, fence)).await.expect("an answer").expect("a row")
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_belongs_to_one_owner_until_its_time_is_over() {
+    let Some(server) = start() else { return };
+    let mut user = table(&server).await;
+    let first = lock(&mut user, 1, "one", LONG).await;
+    assert!(first > 0);
+    assert_eq!(lock(&mut user, 1, "two", LONG).await, 0);
+    assert_eq!(lock(&mut user, 1, "one", LONG).await, first, "the same again");
+    assert!(lock(&mut user, 2, "two", LONG).await > 0, "another row");
+    assert_eq!(lock(&mut user, 3, "two", LONG).await, 0, "no such row");
+    assert_eq!(renew(&mut user, 1, first).await, first);
+    assert_eq!(release(&mut user, 1, first).await, first);
+    assert_eq!(release(&mut user, 1, first).await, 0);
+    let short = lock(&mut user, 1, "two", Duration::from_millis(1)).await;
+    assert!(short > first);
+    let mut third = 0;
+    eventually("its end", async || {
+        third = lock(&mut user, 1, "three", LONG).await;
+        third > 0
+    })
+    .await;
+    assert!(third > short);
+    assert_eq!((renew(&mut user, 1, short).await, release(&mut user, 1, short).await), (0, 0));
+}
+
+/// The plain guard: a holder that was overtaken changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_fence_writes_nothing() {
+    let Some(server) = start() else { return };
+    let mut user = table(&server).await;
+    let old = lock(&mut user, 1, "one", LONG).await;
+    release(&mut user, 1, old).await;
+    let new = lock(&mut user, 1, "two", LONG).await;
+    let write = "UPDATE job SET done = ?, lock_fence = ? WHERE id = 1 AND lock_fence <= ?";
+    for (done, fence) in [(2, new), (1, old)] {
+        user.exec_drop(write, (done, fence, fence)).await.expect("an answer");
+    }
+    let done: Option<i64> =
+        user.query_first("SELECT done FROM job WHERE id = 1").await.expect("read");
+    assert_eq!(done, Some(2));
+}
+
+/// Some drivers ask the server to count rows that were found and not changed. A held row must not
+/// look like a fresh one to them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_counts_found_rows_gets_no_lock_twice() {
+    let Some(server) = start() else { return };
+    drop(table(&server).await);
+    let mut user = Conn::new(opts(&server).client_found_rows(true)).await.expect("connected");
+    let first = lock(&mut user, 1, "one", LONG).await;
+    for _ in 0..3 {
+        assert_eq!(lock(&mut user, 1, "two", LONG).await, 0);
+        assert_eq!(lock(&mut user, 1, "one", LONG).await, first);
+    }
+}
+
+/// Two takers within one tick of the clock: what decides is the owner, not a time that happens to be
+/// the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attempts_in_the_same_moment_steal_nothing() {
+    let Some(server) = start() else { return };
+    let mut user = table(&server).await;
+    let (mut stolen, mut last) = (0, 0);
+    for _ in 0..500 {
+        let fence = lock(&mut user, 1, "one", LONG).await;
+        assert!(fence > last, "fences grow");
+        stolen += u32::from(lock(&mut user, 1, "two", LONG).await > 0);
+        assert_eq!(release(&mut user, 1, fence).await, fence);
+        last = fence;
+    }
+    assert_eq!(stolen, 0);
+}

@@ -1,0 +1,102 @@
+//! Making the tables, by whom, and what is said about a server's set-up.
+
+use crate::support::{client, opts, start, start_as};
+use lockkeeper::{Keeper, Store as _, store::mysql::script};
+use mysql_async::prelude::Queryable;
+use servers::{MARIADB, Recipe, Running};
+use std::{
+    io::Write as _,
+    process::{Command, Stdio},
+};
+
+/// The URL of this server for another user.
+fn url_for(server: &Running, user: &str) -> String {
+    server.url().replace("root@", &format!("{user}:secret@"))
+}
+
+/// A user who may work with tables and not make any.
+async fn worker(server: &Running) {
+    let mut root = client(server).await;
+    for sql in [
+        "CREATE USER worker@'%' IDENTIFIED BY 'secret'",
+        "CREATE USER worker@localhost IDENTIFIED BY 'secret'",
+        "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON lockkeeper.* TO worker@'%'",
+        "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON lockkeeper.* TO worker@localhost",
+    ] {
+        root.query_drop(sql).await.expect("done");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_make_no_tables_is_told_which_rights_and_what_else_helps() {
+    let Some(server) = start() else { return };
+    worker(&server).await;
+    let url = url_for(&server, "worker");
+    let e = Keeper::connect(&url).await.expect_err("no right to make tables").to_string();
+    for word in ["CREATE ROUTINE", "migrate --print"] {
+        assert!(e.contains(word), "{e}");
+    }
+    assert!(!e.contains("secret"), "{e}");
+    run(&server, &script("lk"));
+    let keeper = Keeper::connect(&url).await.expect("now the tables are there");
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    keeper.close().await;
+}
+
+/// Gives a script to the server's own client.
+fn run(server: &Running, script: &str) {
+    let mut client = Command::new("mariadb")
+        .args(["--no-defaults", "--protocol=tcp", "-h127.0.0.1", "-uroot", "lockkeeper"])
+        .arg(format!("-P{}", server.ports()[0]))
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("the client starts");
+    client.stdin.take().expect("a pipe").write_all(script.as_bytes()).expect("written");
+    assert!(client.wait().expect("its status").success());
+}
+
+/// Many processes connect to an empty database at once: all of them to the same store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_who_come_first_find_one_store() {
+    let Some(server) = start() else { return };
+    let mut comers = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let url = server.url().to_owned();
+        comers.spawn(async move { Keeper::connect(&url).await.expect("connected").store().id() });
+    }
+    let ids = comers.join_all().await;
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_of_a_newer_lockkeeper_are_left_alone() {
+    let Some(server) = start() else { return };
+    Keeper::connect(server.url()).await.expect("connected");
+    client(&server).await.query_drop("UPDATE lk_meta SET layout = 999").await.expect("done");
+    let e = Keeper::connect(server.url()).await.expect_err("too new").to_string();
+    assert!(e.contains("newer lockkeeper") && e.contains("prefix="), "{e}");
+}
+
+/// A server that does not write every commit to its disk.
+const LAX: Recipe = Recipe {
+    processes: |site| {
+        let mut processes = (MARIADB.processes)(site)?;
+        for process in &mut processes {
+            process.args.push("--innodb-flush-log-at-trx-commit=2".into());
+        }
+        Ok(processes)
+    },
+    ..MARIADB
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lax_set_up_is_named_with_its_consequence() {
+    let Some(server) = start_as(LAX) else { return };
+    let keeper = Keeper::connect(server.url()).await.expect("connected");
+    let advice = keeper.store().advice().await.expect("an answer");
+    let advice: Vec<String> = advice.iter().map(ToString::to_string).collect();
+    assert!(advice.iter().any(|a| a.contains("innodb_flush_log_at_trx_commit is 2")), "{advice:?}");
+    let mut plain = mysql_async::Conn::new(opts(&server)).await.expect("connected");
+    plain.query_drop("SET GLOBAL innodb_flush_log_at_trx_commit = 1").await.expect("done");
+    assert_eq!(keeper.store().advice().await.expect("an answer"), []);
+}

@@ -1,0 +1,163 @@
+//! Locks inside the users' own transactions.
+
+use crate::support::{TTL, client, keeper, number, start, waiter};
+use lockkeeper::{
+    Keeper, Name, Sequencer,
+    store::mysql::tx::{TxError, fence_check, lock_in},
+};
+use mysql_async::{IsolationLevel, TxOpts, prelude::Queryable};
+use std::time::Duration;
+use testkit::world::{eventually, soon};
+
+const LEVELS: [IsolationLevel; 2] = [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead];
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+fn at(level: IsolationLevel) -> TxOpts {
+    let mut opts = TxOpts::new();
+    opts.with_isolation_level(level);
+    opts
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_holds_its_lock_until_it_ends_and_others_stand_in_line() {
+    let Some(server) = start() else { return };
+    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
+    for level in LEVELS {
+        for commit in [true, false] {
+            let before = keeper.lock("a").await.expect("free");
+            let first = before.fence();
+            before.release().await.expect("released");
+            let mut tx = user.start_transaction(at(level)).await.expect("begun");
+            let fence = lock_in(&mut tx, &name("a"), TTL).await.expect("free");
+            assert!(fence > first);
+            assert!(keeper.lock("a").try_now().await.expect("an answer").is_none());
+            let waiter = waiter(&keeper, "a", 0).await;
+            if commit {
+                tx.commit().await.expect("committed");
+            } else {
+                tx.rollback().await.expect("rolled back");
+            }
+            let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+            assert!(!commit || next.fence() > fence);
+            next.release().await.expect("released");
+        }
+    }
+    keeper.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_does_not_get_what_a_guard_holds() {
+    let Some(server) = start() else { return };
+    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
+    for level in LEVELS {
+        let held = keeper.lock("a").await.expect("free");
+        let mut tx = user.start_transaction(at(level)).await.expect("begun");
+        let refused = lock_in(&mut tx, &name("a"), Duration::from_millis(20)).await;
+        assert!(matches!(refused, Err(TxError::Held)), "{refused:?}");
+        tx.rollback().await.expect("rolled back");
+        held.release().await.expect("released");
+        let mut tx = user.start_transaction(at(level)).await.expect("begun");
+        lock_in(&mut tx, &name("a"), TTL).await.expect("free");
+        tx.commit().await.expect("committed");
+    }
+    keeper.close().await;
+}
+
+/// In REPEATABLE READ a transaction sees what was when it first read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_cannot_see_how_the_lock_stands_is_refused() {
+    let Some(server) = start() else { return };
+    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    let mut tx = user.start_transaction(at(IsolationLevel::RepeatableRead)).await.expect("begun");
+    tx.query_drop("SELECT COUNT(*) FROM lk_ticket").await.expect("the snapshot is made");
+    let held = keeper.lock("a").await.expect("free");
+    let refused = lock_in(&mut tx, &name("a"), Duration::ZERO).await;
+    assert!(matches!(refused, Err(TxError::OldSnapshot)), "{refused:?}");
+    tx.rollback().await.expect("rolled back");
+    assert!(held.is_held());
+    keeper.close().await;
+}
+
+/// A holder is paused between its work and its commit; meanwhile another takes the lock over and
+/// commits. What the first one does then is refused as a whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_holders_commit_is_refused() {
+    let Some(server) = start() else { return };
+    let mut user = client(&server).await;
+    user.query_drop("CREATE TABLE account(id INT PRIMARY KEY, paid INT)").await.expect("made");
+    user.query_drop("INSERT INTO account VALUES (7, 0)").await.expect("written");
+    let second = keeper(&server).await;
+    for level in LEVELS {
+        let sequencer = abandoned(server.url()).await;
+        let held = soon("its expiry", second.lock("account/7").into_future()).await.expect("free");
+        let mut tx = user.start_transaction(at(level)).await.expect("begun");
+        tx.query_drop("UPDATE account SET paid = 1 WHERE id = 7").await.expect("written");
+        let refused = fence_check(&mut tx, &sequencer).await;
+        assert!(matches!(refused, Err(TxError::Lost)), "{refused:?}");
+        tx.rollback().await.expect("rolled back");
+        let mut tx = user.start_transaction(at(level)).await.expect("begun");
+        tx.query_drop("UPDATE account SET paid = 2 WHERE id = 7").await.expect("written");
+        fence_check(&mut tx, &held.sequencer()).await.expect("held");
+        tx.commit().await.expect("committed");
+        held.release().await.expect("released");
+    }
+    assert_eq!(number(&mut user, "SELECT paid FROM account").await, 2);
+    second.close().await;
+}
+
+/// A grant of a session that nobody renews any more.
+async fn abandoned(url: &str) -> Sequencer {
+    let keeper = Keeper::builder().ttl(Duration::from_millis(500)).connect(url).await;
+    let keeper = keeper.expect("the server answers");
+    let lease = keeper.lock("account/7").lease(Duration::from_millis(500));
+    let sequencer = lease.await.expect("free").sequencer();
+    drop(keeper);
+    sequencer
+}
+
+/// The check and the commit are one step: nobody is granted the lock in between, though the session
+/// has expired; renewals of other sessions and other names go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_checked_a_fence_is_not_overtaken_before_the_commit() {
+    let Some(server) = start() else { return };
+    let (mut user, mut witness) = (client(&server).await, client(&server).await);
+    let first = Keeper::builder().ttl(Duration::from_secs(1)).connect(server.url()).await;
+    let first = first.expect("the server answers");
+    let second = keeper(&server).await;
+    let held = first.lock("a").lease(Duration::from_secs(1)).await.expect("free");
+    let mut tx = user.start_transaction(TxOpts::new()).await.expect("begun");
+    fence_check(&mut tx, &held.sequencer()).await.expect("held");
+    let waiter = waiter(&second, "a", 1).await;
+    held.lost().await;
+    let ended = "SELECT COUNT(*) FROM lk_session \
+         WHERE dead_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - 1000000";
+    eventually("it is dead", async || number(&mut witness, ended).await > 0).await;
+    assert!(!waiter.is_finished());
+    drop(soon("another name", second.lock("b").into_future()).await.expect("free"));
+    fence_check(&mut tx, &held.sequencer()).await.expect("still nobody else's");
+    tx.commit().await.expect("committed");
+    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+    assert!(next.fence() > held.fence());
+    second.close().await;
+}
+
+/// The holder's own release waits for its transaction too, and comes through after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_before_the_commit_waits_for_it() {
+    let Some(server) = start() else { return };
+    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
+    let held = keeper.lock("a").await.expect("free");
+    let sequencer = held.sequencer();
+    let mut tx = user.start_transaction(TxOpts::new()).await.expect("begun");
+    fence_check(&mut tx, &sequencer).await.expect("held");
+    let release = tokio::spawn(held.release());
+    // The lock is held as long as the transaction lives.
+    assert!(keeper.lock("a").try_now().await.expect("an answer").is_none());
+    tx.commit().await.expect("committed");
+    soon("the release", release).await.expect("no panic").expect("released");
+    keeper.close().await;
+}
