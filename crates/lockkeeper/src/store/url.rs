@@ -151,6 +151,8 @@ pub fn migration(url: &str) -> Result<String> {
         url.take(common);
     }
     match url.scheme.as_str() {
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => super::mysql::migration(&mut url),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => super::postgres::migration(&mut url),
         scheme => Err(Error::Url(format!("a {scheme} store needs nothing to be made for it"))),

@@ -87,6 +87,8 @@ async fn twelve_processes_meet_no_deadlock() {
     for output in ended.await.expect("no panic") {
         assert!(output.status.success(), "{}", output.status);
         let said = String::from_utf8(output.stdout).expect("text");
+        let lost: Vec<&str> = said.lines().filter(|line| line.starts_with("lost")).collect();
+        assert_eq!(lost, [""; 0]);
         assert_eq!(said.lines().filter(|line| *line == "released").count(), rounds);
     }
     let mut witness = client(&server).await;

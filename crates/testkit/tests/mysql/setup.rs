@@ -1,7 +1,7 @@
 //! Making the tables, by whom, and what is said about a server's set-up.
 
 use crate::support::{client, opts, start, start_as};
-use lockkeeper::{Keeper, Store as _, store::mysql::script};
+use lockkeeper::{Keeper, Store as _, store::migration};
 use mysql_async::prelude::Queryable;
 use servers::{MARIADB, Recipe, Running};
 use std::{
@@ -37,7 +37,9 @@ async fn who_may_make_no_tables_is_told_which_rights_and_what_else_helps() {
         assert!(e.contains(word), "{e}");
     }
     assert!(!e.contains("secret"), "{e}");
-    run(&server, &script("lk"));
+    let e = Keeper::connect(&format!("{url}?create=false")).await.expect_err("nothing is there");
+    assert!(e.to_string().contains("create=false"), "{e}");
+    run(&server, &migration(&url).expect("a script"));
     let keeper = Keeper::connect(&url).await.expect("now the tables are there");
     keeper.lock("a").await.expect("free").release().await.expect("released");
     keeper.close().await;

@@ -2,18 +2,14 @@
 
 use crate::support::{TTL, client, keeper, number, start, waiter};
 use lockkeeper::{
-    Keeper, Name, Sequencer,
-    store::mysql::tx::{TxError, fence_check, lock_in},
+    Error, Keeper, Sequencer,
+    store::mysql::{fence_check, lock_in},
 };
 use mysql_async::{IsolationLevel, TxOpts, prelude::Queryable};
 use std::time::Duration;
 use testkit::world::{eventually, soon};
 
 const LEVELS: [IsolationLevel; 2] = [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead];
-
-fn name(text: &str) -> Name {
-    Name::new(text).expect("a name")
-}
 
 fn at(level: IsolationLevel) -> TxOpts {
     let mut opts = TxOpts::new();
@@ -31,7 +27,7 @@ async fn a_transaction_holds_its_lock_until_it_ends_and_others_stand_in_line() {
             let first = before.fence();
             before.release().await.expect("released");
             let mut tx = user.start_transaction(at(level)).await.expect("begun");
-            let fence = lock_in(&mut tx, &name("a"), TTL).await.expect("free");
+            let fence = lock_in(&mut tx, "a", TTL).await.expect("free");
             assert!(fence > first);
             assert!(keeper.lock("a").try_now().await.expect("an answer").is_none());
             let waiter = waiter(&keeper, "a", 0).await;
@@ -55,12 +51,12 @@ async fn a_transaction_does_not_get_what_a_guard_holds() {
     for level in LEVELS {
         let held = keeper.lock("a").await.expect("free");
         let mut tx = user.start_transaction(at(level)).await.expect("begun");
-        let refused = lock_in(&mut tx, &name("a"), Duration::from_millis(20)).await;
-        assert!(matches!(refused, Err(TxError::Held)), "{refused:?}");
+        let refused = lock_in(&mut tx, "a", Duration::from_millis(20)).await;
+        assert!(matches!(refused, Err(Error::NotAcquired { .. })), "{refused:?}");
         tx.rollback().await.expect("rolled back");
         held.release().await.expect("released");
         let mut tx = user.start_transaction(at(level)).await.expect("begun");
-        lock_in(&mut tx, &name("a"), TTL).await.expect("free");
+        lock_in(&mut tx, "a", TTL).await.expect("free");
         tx.commit().await.expect("committed");
     }
     keeper.close().await;
@@ -75,8 +71,8 @@ async fn a_transaction_that_cannot_see_how_the_lock_stands_is_refused() {
     let mut tx = user.start_transaction(at(IsolationLevel::RepeatableRead)).await.expect("begun");
     tx.query_drop("SELECT COUNT(*) FROM lk_ticket").await.expect("the snapshot is made");
     let held = keeper.lock("a").await.expect("free");
-    let refused = lock_in(&mut tx, &name("a"), Duration::ZERO).await;
-    assert!(matches!(refused, Err(TxError::OldSnapshot)), "{refused:?}");
+    let refused = lock_in(&mut tx, "a", Duration::ZERO).await;
+    assert!(matches!(refused, Err(Error::Store(_))), "{refused:?}");
     tx.rollback().await.expect("rolled back");
     assert!(held.is_held());
     keeper.close().await;
@@ -97,7 +93,7 @@ async fn a_paused_holders_commit_is_refused() {
         let mut tx = user.start_transaction(at(level)).await.expect("begun");
         tx.query_drop("UPDATE account SET paid = 1 WHERE id = 7").await.expect("written");
         let refused = fence_check(&mut tx, &sequencer).await;
-        assert!(matches!(refused, Err(TxError::Lost)), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Lost { .. })), "{refused:?}");
         tx.rollback().await.expect("rolled back");
         let mut tx = user.start_transaction(at(level)).await.expect("begun");
         tx.query_drop("UPDATE account SET paid = 2 WHERE id = 7").await.expect("written");

@@ -1,6 +1,6 @@
 //! From a URL to a connection.
 
-use super::{Mysql, link::GREETING};
+use super::{Mysql, link::GREETING, schema};
 use crate::{
     clock::Clock,
     error::{Error, Result},
@@ -8,45 +8,76 @@ use crate::{
 };
 use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
 
-const OPTIONS: &[&str] = &["prefix", "password_file", "tls", "tls_ca", "tls_cert", "tls_key"];
+const OPTIONS: &[&str] =
+    &["prefix", "create", "password_file", "tls", "tls_ca", "tls_cert", "tls_key"];
 const PORT: u16 = 3306;
 /// So that the longest name of a table or procedure fits.
 const PREFIX_MAX: usize = 40;
 
+/// What a URL says, before anything is connected.
+pub(super) struct Plan {
+    pub(super) opts: Opts,
+    pub(super) prefix: String,
+    /// May the tables be made and brought up to date?
+    pub(super) create: bool,
+}
+
+impl Plan {
+    fn read(url: &mut StoreUrl) -> Result<Self> {
+        let authority = url.authority()?;
+        let prefix = url.take("prefix").unwrap_or_else(|| "lk".to_owned());
+        let password = url.take_file("password_file")?.or(authority.password);
+        let create = flag(url, "create")?.unwrap_or(true);
+        let tls = tls(url)?;
+        url.finish(OPTIONS)?;
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if prefix.is_empty() || prefix.len() > PREFIX_MAX || !prefix.chars().all(is_plain) {
+            let what = format!("prefix= has 1 to {PREFIX_MAX} of the characters a-z, 0-9 and _");
+            return Err(Error::Url(what));
+        }
+        let [(host, port)] = &authority.hosts[..] else {
+            return Err(Error::Url("mysql:// takes one server".into()));
+        };
+        if authority.path.is_empty() || authority.path.contains('/') {
+            let what = "mysql:// needs the name of a database, as in mysql://host/lockkeeper";
+            return Err(Error::Url(what.into()));
+        }
+        let opts = OptsBuilder::default()
+            .ip_or_hostname(host)
+            .tcp_port(port.unwrap_or(PORT))
+            .user(authority.user)
+            .pass(password)
+            .db_name(Some(authority.path))
+            .prefer_socket(false)
+            .tcp_nodelay(true)
+            .ssl_opts(tls)
+            .setup(GREETING.to_vec());
+        Ok(Self { opts: opts.into(), prefix, create })
+    }
+}
+
 /// `mysql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE`.
 pub(in crate::store) async fn connect(mut url: StoreUrl) -> Result<Mysql> {
-    let authority = url.authority()?;
-    let prefix = url.take("prefix").unwrap_or_else(|| "lk".to_owned());
-    let password = url.take_file("password_file")?.or(authority.password);
-    let tls = tls(&mut url)?;
-    url.finish(OPTIONS)?;
-    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    if prefix.is_empty() || prefix.len() > PREFIX_MAX || !prefix.chars().all(is_plain) {
-        let what = format!("prefix= has 1 to {PREFIX_MAX} of the characters a-z, 0-9 and _");
-        return Err(Error::Url(what));
+    let plan = Plan::read(&mut url)?;
+    Ok(Mysql::over(plan, Clock::system()).await?)
+}
+
+/// The statements that make what a store of this URL needs, for the `mariadb` or `mysql` client.
+pub(in crate::store) fn migration(url: &mut StoreUrl) -> Result<String> {
+    Ok(schema::script(&Plan::read(url)?.prefix))
+}
+
+fn flag(url: &mut StoreUrl, option: &str) -> Result<Option<bool>> {
+    let Some(text) = url.take(option) else { return Ok(None) };
+    match text.as_str() {
+        "true" => Ok(Some(true)),
+        "false" => Ok(Some(false)),
+        _ => Err(Error::Url(format!("option {option}={text} is neither true nor false"))),
     }
-    let [(host, port)] = &authority.hosts[..] else {
-        return Err(Error::Url("mysql:// takes one server".into()));
-    };
-    if authority.path.is_empty() || authority.path.contains('/') {
-        let what = "mysql:// needs the name of a database, as in mysql://host/lockkeeper";
-        return Err(Error::Url(what.into()));
-    }
-    let opts = OptsBuilder::default()
-        .ip_or_hostname(host)
-        .tcp_port(port.unwrap_or(PORT))
-        .user(authority.user)
-        .pass(password)
-        .db_name(Some(authority.path))
-        .prefer_socket(false)
-        .tcp_nodelay(true)
-        .ssl_opts(tls)
-        .setup(GREETING.to_vec());
-    Ok(Mysql::over(Opts::from(opts), &prefix, Clock::system()).await?)
 }
 
 fn tls(url: &mut StoreUrl) -> Result<Option<SslOpts>> {
-    let wanted = url.take("tls").is_some_and(|on| on == "true");
+    let wanted = flag(url, "tls")?.unwrap_or(false);
     let ca = url.take_file_bytes("tls_ca")?;
     let (cert, key) = (url.take_file_bytes("tls_cert")?, url.take_file_bytes("tls_key")?);
     let identity = match (cert, key) {

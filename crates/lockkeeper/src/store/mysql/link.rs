@@ -185,10 +185,7 @@ impl Link {
             } else {
                 conn.exec_drop(sql, params).await
             };
-            done.map_err(|e| match e {
-                mysql_async::Error::Server(e) => refused(e),
-                e => lost(e),
-            })?;
+            done.map_err(error)?;
         }
         let _ = conn.disconnect().await;
         Ok(())
@@ -220,6 +217,14 @@ fn is_turned_back(code: u16) -> bool {
 /// The server ends the connection, by shutdown or by somebody's KILL; what it did before is unknown.
 fn is_farewell(e: &ServerError) -> bool {
     matches!(e.code, 1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1927 | 3169 | 4031)
+}
+
+/// What an error of a request means to us.
+pub(super) fn error(e: mysql_async::Error) -> StoreError {
+    match e {
+        mysql_async::Error::Server(e) if !is_farewell(&e) => refused(e),
+        e => lost(e),
+    }
 }
 
 fn lost(e: mysql_async::Error) -> StoreError {

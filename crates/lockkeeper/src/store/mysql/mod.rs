@@ -24,10 +24,11 @@ mod link;
 mod look;
 mod reply;
 mod schema;
-pub mod tx;
+mod tx;
 mod watch;
 
-pub use schema::script;
+pub(super) use connect::migration;
+pub use tx::{Procedures, fence_check, lock_in};
 
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
@@ -40,8 +41,9 @@ use crate::{
     name::Name,
     ticket::{Place, SessionId, TicketId},
 };
+use connect::Plan;
 use link::Link;
-use mysql_async::{Opts, Value};
+use mysql_async::Value;
 use reply::{Answer, field, one, what};
 use std::{
     fmt,
@@ -131,18 +133,19 @@ fn bytes(bytes: impl AsRef<[u8]>) -> Value {
 }
 
 impl Mysql {
-    async fn over(opts: Opts, prefix: &str, clock: Clock) -> StoreResult<Self> {
+    async fn over(plan: Plan, clock: Clock) -> StoreResult<Self> {
+        let Plan { opts, prefix, create } = plan;
         let link = Link::new(opts, clock.clone());
         for advice in advice::of(&link, &clock).await? {
             tracing::warn!(%advice, "the database server's set-up");
         }
-        let id = schema::prepare(&link, prefix).await?;
+        let id = schema::prepare(&link, &prefix, create).await?;
         Ok(Self {
             id,
             clock,
             link,
-            sql: Statements::new(prefix),
-            prefix: prefix.to_owned(),
+            sql: Statements::new(&prefix),
+            prefix,
             offset: AtomicI64::new(0),
             watch: Watch::default(),
             renewals: AtomicU64::new(0),

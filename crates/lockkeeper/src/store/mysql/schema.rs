@@ -49,10 +49,9 @@ fn statements(prefix: &str) -> Vec<String> {
 
 /// All that makes the store's tables and procedures, as a script for the `mariadb` or `mysql`
 /// client: for those whose programs may not create anything.
-#[must_use]
-pub fn script(prefix: &str) -> String {
+pub(super) fn script(prefix: &str) -> String {
     let meta = format!(
-        "INSERT IGNORE INTO {prefix}_meta(id, layout, store) VALUES (1, 0, RANDOM_BYTES(8)) //\n\
+        "INSERT IGNORE INTO {prefix}_meta(id, layout, store) VALUES (1, 0, UNHEX(LEFT(SHA2(UUID(), 256), 16))) //\n\
          UPDATE {prefix}_meta SET layout = {LAYOUT} WHERE id = 1 //\n"
     );
     let statements = statements(prefix).join("\n//\n");
@@ -62,9 +61,16 @@ pub fn script(prefix: &str) -> String {
 }
 
 /// Makes what is missing; says whose data it is.
-pub(super) async fn prepare(link: &Link, prefix: &str) -> StoreResult<StoreId> {
+pub(super) async fn prepare(link: &Link, prefix: &str, create: bool) -> StoreResult<StoreId> {
     if let Some(id) = known(link, prefix).await? {
         return Ok(id);
+    }
+    if !create {
+        let what = format!(
+            "the tables {prefix}_… are not there or not up to date, and the URL says create=false; \
+             let somebody run what `lockkeeper migrate --print` prints"
+        );
+        return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
     }
     let lock = format!("lockkeeper making {prefix}");
     let mut steps = vec![

@@ -1,62 +1,18 @@
-//! Locks inside the user's own transactions: thin wrappers of procedures that any program can call.
+//! In the user's own transaction.
 //!
-//! [`lock_in`] takes a lock that lives exactly as long as the transaction. [`fence_check`] makes
-//! the commit of the user's data and the check that a lock is still held one atomic step:
-//!
-//! ```no_run
-//! # async fn pay(keeper: lockkeeper::Keeper, pool: mysql_async::Pool) -> Result<(), Box<dyn std::error::Error>> {
-//! use lockkeeper::store::mysql::tx;
-//! use mysql_async::{TxOpts, prelude::Queryable};
-//!
-//! let guard = keeper.lock("account/7").await?;
-//! let mut connection = pool.get_conn().await?;
-//! let mut tx = connection.start_transaction(TxOpts::new()).await?;
-//! tx.query_drop("UPDATE account SET paid = 1 WHERE id = 7").await?;
-//! tx::fence_check(&mut tx, &guard.sequencer()).await?;   // or another has the lock by now
-//! tx.commit().await?;                                    // and nobody gets it before this
-//! # Ok(())
-//! # }
-//! ```
+//! Thin wrappers around the procedures `lk_lock` and `lk_fence_check`, which can be called from any
+//! language and with any driver; `docs/mysql.md` describes them.
 
-use super::schema;
-use crate::{Name, Sequencer};
+use super::{KIND, link, schema};
+use crate::{
+    error::{Error, Loss, Result, StoreError, Trouble},
+    name::Name,
+    sequencer::Sequencer,
+};
 use mysql_async::{Row, Value, prelude::Queryable};
 use std::time::Duration;
 
-/// Why a transaction should be rolled back.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TxError {
-    /// The lock is held by others, and did not come free in time.
-    #[error("the lock is held by others")]
-    Held,
-    /// The transaction has read before something was granted, so it cannot tell how the lock stands
-    /// now: begin it again, take the lock first, or use READ COMMITTED.
-    #[error("the transaction's snapshot is older than the lock; take the lock first")]
-    OldSnapshot,
-    /// The grant is over: another may have the lock.
-    #[error("the lock is not held any more")]
-    Lost,
-    /// The server or the connection has failed.
-    #[error("mysql: {0}")]
-    Mysql(#[source] mysql_async::Error),
-}
-
-impl From<mysql_async::Error> for TxError {
-    fn from(e: mysql_async::Error) -> Self {
-        match &e {
-            mysql_async::Error::Server(said) => match said.state.as_str() {
-                "LK001" => Self::Held,
-                "LK002" => Self::OldSnapshot,
-                "LK003" => Self::Lost,
-                _ => Self::Mysql(e),
-            },
-            _ => Self::Mysql(e),
-        }
-    }
-}
-
-/// The procedures of a store, for those whose URL has a `prefix=`.
+/// The procedures of a store, whose names begin with the prefix of its URL.
 #[derive(Clone, Debug)]
 pub struct Procedures {
     lock: String,
@@ -65,45 +21,66 @@ pub struct Procedures {
 
 impl Default for Procedures {
     fn default() -> Self {
-        Self::with_prefix("lk")
+        Self::new("lk")
     }
 }
 
 impl Procedures {
-    /// The procedures of the store whose URL says `prefix=` so.
+    /// The procedures with this prefix.
     #[must_use]
-    pub fn with_prefix(prefix: &str) -> Self {
+    pub fn new(prefix: &str) -> Self {
         Self {
             lock: schema::named(prefix, "CALL lk_lock(?, ?)"),
             fence_check: schema::named(prefix, "CALL lk_fence_check(?, ?, ?, ?)"),
         }
     }
 
-    /// As [`lock_in`].
+    /// Takes a lock for exactly as long as the transaction lives; waits at most so long for those who
+    /// have it, and for another transaction as long as `innodb_lock_wait_timeout` says. Answers with
+    /// a number that is greater than the fence of every grant before.
+    ///
+    /// Others wait in line meanwhile, as for any lock.
     ///
     /// # Errors
-    /// As [`lock_in`].
+    /// [`Error::NotAcquired`] if the lock did not come free in time. A [`StoreError`] if the
+    /// transaction has read before something was granted and so cannot tell how the lock stands: take
+    /// the lock first, or use READ COMMITTED. Whatever the database says otherwise. The transaction
+    /// should then be rolled back.
+    ///
+    /// # Cancel safety
+    /// The connection is in an unknown state: drop it too, and the transaction ends.
     pub async fn lock_in<C: Queryable>(
         &self,
         tx: &mut C,
-        name: &Name,
+        name: impl AsRef<str> + Send,
         wait: Duration,
-    ) -> Result<u64, TxError> {
-        let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).min(3_600_000);
-        let params: Vec<Value> = vec![name.as_str().as_bytes().into(), wait.into()];
-        let row: Option<Row> = tx.exec_first(self.lock.as_str(), params).await?;
-        row.and_then(|row| row.get_opt(0)?.ok()).ok_or(TxError::Held)
+    ) -> Result<u64> {
+        let name = Name::new(name.as_ref())?;
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).min(MOST_MS);
+        let params: Vec<Value> = vec![name.as_str().as_bytes().into(), wait_ms.into()];
+        let answer: mysql_async::Result<Option<Row>> =
+            tx.exec_first(self.lock.as_str(), params).await;
+        match answer {
+            Ok(row) => fence(row),
+            Err(e) => Err(match state(&e) {
+                "LK001" => Error::NotAcquired { name, waited: wait },
+                "LK002" => old_snapshot().because(e).into(),
+                _ => link::error(e).into(),
+            }),
+        }
     }
 
-    /// As [`fence_check`].
+    /// Makes sure that the sequencer's grant is held, until the transaction ends: what it writes and
+    /// the ownership are one atomic step. Whoever wants the lock next waits for that, and so does a
+    /// release of the guard itself: commit first.
     ///
     /// # Errors
-    /// As [`fence_check`].
-    pub async fn fence_check<C: Queryable>(
-        &self,
-        tx: &mut C,
-        sequencer: &Sequencer,
-    ) -> Result<(), TxError> {
+    /// [`Error::Lost`] if the grant is not held any more. Whatever the database says otherwise. The
+    /// transaction should then be rolled back.
+    ///
+    /// # Cancel safety
+    /// The connection is in an unknown state: drop it too, and the transaction ends.
+    pub async fn fence_check<C: Queryable>(&self, tx: &mut C, sequencer: &Sequencer) -> Result<()> {
         let claim = sequencer.claim();
         let params: Vec<Value> = vec![
             sequencer.store().0.as_slice().into(),
@@ -111,40 +88,63 @@ impl Procedures {
             claim.ticket.to_bytes().as_slice().into(),
             claim.fence.into(),
         ];
-        let held: Option<Row> = tx.exec_first(self.fence_check.as_str(), params).await?;
-        held.map(drop).ok_or(TxError::Lost)
+        let answer: mysql_async::Result<Option<Row>> =
+            tx.exec_first(self.fence_check.as_str(), params).await;
+        match answer {
+            Ok(_) => Ok(()),
+            Err(e) if state(&e) == "LK003" => {
+                Err(Error::Lost { name: claim.name.clone(), why: Loss::Expired })
+            }
+            Err(e) => Err(link::error(e).into()),
+        }
     }
 }
 
-/// Takes the lock for as long as the transaction lives, and says its fence. Who asks for it
-/// meanwhile waits in line; who stands in line already is not overtaken.
-///
-/// Waits at most `wait` for those who hold the lock, and for another transaction that has it as long
-/// as `innodb_lock_wait_timeout` says.
+/// The longest wait that is sent, so that the server can count with it: a day.
+const MOST_MS: u64 = 86_400_000;
+
+/// [`Procedures::lock_in`] with the prefix that URLs have by default.
 ///
 /// # Errors
-/// [`TxError::Held`], [`TxError::OldSnapshot`], or the server's error. The transaction should then be
-/// rolled back.
+/// As there.
 ///
 /// # Cancel safety
-/// Dropping the future leaves the transaction in an unknown state: drop the connection too.
+/// As there.
 pub async fn lock_in<C: Queryable>(
     tx: &mut C,
-    name: &Name,
+    name: impl AsRef<str> + Send,
     wait: Duration,
-) -> Result<u64, TxError> {
+) -> Result<u64> {
     Procedures::default().lock_in(tx, name, wait).await
 }
 
-/// Makes sure that a grant is still held, and that nobody else is granted the lock before the
-/// transaction has ended. Locks the ticket's row alone: renewals go on.
+/// [`Procedures::fence_check`] with the prefix that URLs have by default.
 ///
 /// # Errors
-/// [`TxError::Lost`] if the grant is over, or the server's error. The transaction should then be
-/// rolled back.
+/// As there.
 ///
 /// # Cancel safety
-/// Dropping the future leaves the transaction in an unknown state: drop the connection too.
-pub async fn fence_check<C: Queryable>(tx: &mut C, sequencer: &Sequencer) -> Result<(), TxError> {
+/// As there.
+pub async fn fence_check<C: Queryable>(tx: &mut C, sequencer: &Sequencer) -> Result<()> {
     Procedures::default().fence_check(tx, sequencer).await
+}
+
+fn state(e: &mysql_async::Error) -> &str {
+    match e {
+        mysql_async::Error::Server(e) => &e.state,
+        _ => "",
+    }
+}
+
+fn old_snapshot() -> StoreError {
+    let what = "the transaction has read before the lock was last granted; take the lock first, or \
+         use READ COMMITTED";
+    StoreError::not_applied(KIND, Trouble::Misconfigured, what)
+}
+
+fn fence(row: Option<Row>) -> Result<u64> {
+    let fence = row.and_then(|row| row.get_opt(0)?.ok());
+    fence.ok_or_else(|| {
+        StoreError::unknown(KIND, Trouble::Corrupt, "the server's answer has no fence").into()
+    })
 }
