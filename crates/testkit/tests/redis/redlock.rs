@@ -102,3 +102,32 @@ async fn a_holder_keeps_its_lock_as_long_as_a_majority_remembers_it() {
     let next = two.lock("a").try_now().await.expect("three of five").expect("free");
     assert!(next.fence() > fence);
 }
+
+/// Three nodes of five have kept a copy of their data from before the lock, and come back with it. That is
+/// worse than nothing: they believe that they have forgotten nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_come_back_with_old_data_do_not_give_a_lock_to_another() {
+    let Some(mut server) = five().await else { return };
+    let (one, two) = (keeper(&server).await, keeper(&server).await);
+    one.lock("a")
+        .try_now()
+        .await
+        .expect("five of five")
+        .expect("free")
+        .release()
+        .await
+        .expect("ok");
+    for node in [0, 1, 2] {
+        Witness::at(server.ports()[node]).await.command(&["SAVE"]).await;
+    }
+    let held = one.lock("a").try_now().await.expect("five of five").expect("free");
+    forget(&mut server, &[0, 1, 2]);
+    let mut next = None;
+    eventually("the other one's turn", async || {
+        next = try_beside(&held, &two).await;
+        next.is_some()
+    })
+    .await;
+    assert!(next.expect("granted").fence() > held.fence());
+    soon("the loss", held.lost()).await;
+}

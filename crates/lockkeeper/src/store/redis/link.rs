@@ -21,6 +21,7 @@ use redis::{
     sentinel::SentinelClient,
 };
 use std::{
+    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -50,7 +51,7 @@ pub(super) enum Source {
 
 /// A live connection; clones share it.
 #[derive(Clone)]
-pub(super) enum Wire {
+pub(in crate::store) enum Wire {
     One(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
@@ -90,6 +91,17 @@ impl ConnectionLike for Wire {
             Self::Cluster(wire) => wire.get_db(),
         }
     }
+}
+
+/// What is said to a server that has started.
+pub(in crate::store) type Greet =
+    for<'a> fn(&'a mut Wire) -> Pin<Box<dyn Future<Output = RedisResult<()>> + Send + 'a>>;
+
+/// For servers of which nothing need be known.
+pub(in crate::store) fn no_greeting(
+    _: &mut Wire,
+) -> Pin<Box<dyn Future<Output = RedisResult<()>> + Send + '_>> {
+    Box::pin(async { Ok(()) })
 }
 
 /// What is done with a message from the server.
@@ -294,10 +306,22 @@ impl Link {
         script: &Script,
         call: &Cmd,
     ) -> StoreResult<T> {
+        self.greet_and_call(no_greeting, script, call).await
+    }
+
+    /// The same; a server that does not know the script yet, as after a start, is greeted before it
+    /// learns it.
+    pub(in crate::store) async fn greet_and_call<T: FromRedisValue>(
+        &self,
+        greet: Greet,
+        script: &Script,
+        call: &Cmd,
+    ) -> StoreResult<T> {
         let (number, mut wire) = self.wire().await?;
         let request = async {
             match call.query_async(&mut wire).await {
                 Err(e) if is_unknown_script(&e) => {
+                    greet(&mut wire).await?;
                     script.load_async(&mut wire).await?;
                     call.query_async(&mut wire).await
                 }

@@ -38,8 +38,8 @@ use crate::{
     ticket::{Place, SessionId, TicketId},
 };
 use keys::{CLUSTER_BUCKETS, Keys, bucket, glob};
-pub(super) use link::Link;
 use link::Source;
+pub(super) use link::{Greet, Link, Wire, no_greeting};
 use redis::{Cmd, Value};
 pub(super) use reply::{Parts, nonsense, pack, unpack};
 use scripts::{Scripts, evalsha};

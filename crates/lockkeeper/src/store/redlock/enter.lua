@@ -12,13 +12,14 @@ local function num(n) return string.format('%.0f', n) end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
--- A node that has started empty may have forgotten a holder. It stays out for the longest TTL.
+-- A node that has started empty may have forgotten a holder. It stays out for the longest TTL, and so
+-- does one that has started with older data (greet.lua).
 local boot = redis.call('GET', B)
 if not boot then
   boot = num(now)
-  redis.call('SET', B, boot)
+  redis.call('SET', B, boot .. ' ?')
 end
-local out = tonumber(boot) + tonumber(ARGV[7]) - now
+local out = tonumber(string.match(boot, '^%d+')) + tonumber(ARGV[7]) - now
 if out > 0 and not mend then return { 'void', out } end
 
 local closed = redis.call('ZSCORE', X, sid .. ' ' .. id)

@@ -7,12 +7,16 @@ use super::{
 use crate::{
     clock::Clock,
     error::{StoreError, Trouble},
-    store::{StoreResult, redis::Link, together},
+    store::{
+        StoreResult,
+        redis::{Greet, Link, Wire},
+        together,
+    },
 };
-use redis::{Cmd, FromRedisValue, ScriptInvocation, Value};
+use redis::{Cmd, FromRedisValue, RedisResult, Script, ToRedisArgs, Value};
 use std::{
     pin::Pin,
-    sync::{Arc, Weak},
+    sync::{Arc, LazyLock, Weak},
     time::Duration,
 };
 use tokio::sync::watch;
@@ -28,8 +32,45 @@ pub(super) struct Nodes {
     finishing: watch::Sender<usize>,
 }
 
-/// A script, ready to be run on any node.
-pub(super) type Call = ScriptInvocation<'static>;
+/// A script with its keys and arguments, ready to be run on any node.
+pub(super) struct Call {
+    greet: Greet,
+    script: &'static Script,
+    command: Cmd,
+}
+
+impl Call {
+    pub(super) fn new<const N: usize>(
+        greet: Greet,
+        script: &'static Script,
+        keys: [&str; N],
+    ) -> Self {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(script.get_hash()).arg(N).arg(&keys);
+        Self { greet, script, command }
+    }
+
+    pub(super) fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Self {
+        self.command.arg(arg);
+        self
+    }
+
+    async fn run(&self, node: &Link) -> StoreResult<Value> {
+        node.greet_and_call(self.greet, self.script, &self.command).await
+    }
+}
+
+static GREET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("greet.lua")));
+
+/// Notes which run of a node this is. No node forgets our scripts but by starting anew, and none learns
+/// them before it was greeted; so none votes whose data may be older than what it has said before.
+pub(super) fn greet(wire: &mut Wire) -> Pin<Box<dyn Future<Output = RedisResult<()>> + Send + '_>> {
+    Box::pin(async move {
+        let info: String = redis::cmd("INFO").arg("server").query_async(wire).await?;
+        let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default();
+        GREET.key(BOOT).arg(run.trim()).invoke_async::<()>(wire).await
+    })
+}
 
 /// One answer for each node, as far as they have come in.
 pub(super) type Answers<T> = [Option<StoreResult<T>>];
@@ -111,7 +152,7 @@ impl Nodes {
         let mut asks: Rest<T> = Vec::with_capacity(self.links.len());
         for node in &self.links {
             let (node, call, read) = (Arc::clone(node), Arc::clone(&call), read.clone());
-            asks.push(Box::pin(async move { read(node.run::<Value>(&call).await?) }));
+            asks.push(Box::pin(async move { read(call.run(&node).await?) }));
         }
         together::until(asks, enough, self.clock.sleep(patience)).await
     }
@@ -187,7 +228,7 @@ impl Nodes {
 
     /// Tells some nodes something, and does not mind what they say to it.
     pub(super) async fn tell_some(&self, which: &[usize], patience: Duration, call: &Call) {
-        let asks = which.iter().map(|at| Box::pin(self.links[*at].run::<Value>(call)));
+        let asks = which.iter().map(|at| Box::pin(call.run(&self.links[*at])));
         together::until(asks.collect(), |_| false, self.clock.sleep(patience)).await;
     }
 

@@ -5,7 +5,7 @@ use super::{
     answers::{self, Shown},
     book::{Admission, Held, Life},
     decide::{Verdict, Vote, propose, raise},
-    nodes::{Answers, Ballot, Call, most_answered, shortage},
+    nodes::{Answers, Ballot, Call, greet, most_answered, shortage},
     scripts::Flavour,
 };
 use crate::{
@@ -13,9 +13,13 @@ use crate::{
     error::{StoreError, Trouble},
     line::{Line, Ticket},
     name::Name,
-    store::{Edit, Enter, Entered, Open, STRAY_MAX, Stand, StoreResult, Wait, redis::pack},
+    store::{
+        Edit, Enter, Entered, Open, STRAY_MAX, Stand, StoreResult, Wait,
+        redis::{no_greeting, pack},
+    },
     ticket::{Mode, Place, SessionId, TicketId},
 };
+use redis::Script;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
@@ -78,6 +82,12 @@ impl Redlock {
         }
     }
 
+    /// Only nodes with a quarantine need to be told from their former selves.
+    fn call<const N: usize>(&self, script: &'static Script, keys: [&str; N]) -> Call {
+        let fenced = self.flavour == Flavour::Fenced;
+        Call::new(if fenced { greet } else { no_greeting }, script, keys)
+    }
+
     fn closed_key(&self, name: &Name) -> String {
         format!("{}:rl-closed:{name}", self.prefix)
     }
@@ -115,8 +125,8 @@ impl Redlock {
         mend: bool,
     ) -> Call {
         let Place { session, name, ticket } = place;
-        let mut script = self.scripts.enter.prepare_invoke();
-        script.key(self.key(name)).key(self.boot()).key(self.index()).key(self.closed_key(name));
+        let keys = [self.key(name), self.boot(), self.index(), self.closed_key(name)];
+        let mut script = self.call(&self.scripts.enter, keys.each_ref().map(String::as_str));
         script.arg(ticket.to_string()).arg(secret(*session)).arg(t);
         script.arg(self.length(till, life)).arg(pack(&life.owner)).arg(note);
         script.arg(micros(self.max_ttl)).arg(micros(IDLE)).arg(name.as_str()).arg(u8::from(mend));
@@ -125,8 +135,8 @@ impl Redlock {
 
     pub(super) fn leave_script(&self, place: &Place, stray: bool) -> Call {
         let Place { session, name, ticket } = place;
-        let mut script = self.scripts.leave.prepare_invoke();
-        script.key(self.key(name)).key(self.index()).key(self.closed_key(name));
+        let keys = [self.key(name), self.index(), self.closed_key(name)];
+        let mut script = self.call(&self.scripts.leave, keys.each_ref().map(String::as_str));
         script.arg(ticket.to_string()).arg(secret(*session));
         script.arg(if stray { micros(STRAY_MAX) } else { 0 }).arg(name.as_str());
         script
@@ -236,8 +246,8 @@ impl Redlock {
     /// Has the nodes keep a ticket until then.
     pub(super) async fn prolong(&self, place: &Place, ask: &Open, till: Moment) -> Ballot {
         let Place { session, name, ticket } = place;
-        let mut script = self.scripts.renew.prepare_invoke();
-        script.key(self.key(name)).key(self.index()).arg(ticket.to_string()).arg(secret(*session));
+        let mut script = self.call(&self.scripts.renew, [&self.key(name), &self.index()]);
+        script.arg(ticket.to_string()).arg(secret(*session));
         script.arg(self.length(till, ask)).arg(micros(IDLE)).arg(name.as_str());
         self.nodes.vote(patience(ask.ttl), script, answers::yes_or_no, lost).await
     }
@@ -288,8 +298,7 @@ impl Redlock {
     }
 
     pub(super) async fn take_from(&self, name: &Name, ticket: TicketId) -> StoreResult<bool> {
-        let mut script = self.scripts.evict.prepare_invoke();
-        script.key(self.key(name)).key(self.index());
+        let mut script = self.call(&self.scripts.evict, [&self.key(name), &self.index()]);
         match self.flavour {
             Flavour::Fenced => script.arg(ticket.to_string()),
             Flavour::Plain => match self.value_of(name, ticket).await? {
@@ -304,8 +313,7 @@ impl Redlock {
     /// The plain string that a ticket stands for. Other libraries know nothing of tickets, so only the
     /// string that is there can say.
     async fn value_of(&self, name: &Name, ticket: TicketId) -> StoreResult<Option<Vec<u8>>> {
-        let mut script = self.scripts.show.prepare_invoke();
-        script.key(self.key(name));
+        let script = self.call(&self.scripts.show, [&self.key(name)]);
         let values = self.nodes.read(PATIENCE, script, answers::value, most_answered).await?;
         Ok(values.into_iter().flatten().find(|value| answers::ticket_of(value) == ticket))
     }
@@ -317,8 +325,7 @@ impl Redlock {
         ticket: TicketId,
         fence: u64,
     ) -> StoreResult<bool> {
-        let mut script = self.scripts.show.prepare_invoke();
-        script.key(self.key(name));
+        let script = self.call(&self.scripts.show, [&self.key(name)]);
         let fence = (self.flavour == Flavour::Fenced).then_some(fence);
         let is_it = move |t: &Ticket| t.id == ticket && fence.is_none_or(|f| t.fence == Some(f));
         let read = move |answer| {
@@ -353,8 +360,8 @@ impl Redlock {
             return Err(StoreError::not_applied(KIND, Trouble::Unsupported(what), what));
         };
         let Place { session, name, ticket } = &edit.place;
-        let mut script = script.prepare_invoke();
-        script.key(self.key(name)).arg(ticket.to_string()).arg(secret(*session)).arg(edit.edit);
+        let mut script = self.call(script, [&self.key(name)]);
+        script.arg(ticket.to_string()).arg(secret(*session)).arg(edit.edit);
         script.arg(edit.bytes.as_deref().unwrap_or_default());
         Ok(self.nodes.vote(patience(ttl), script, answers::yes_or_no, decided).await)
     }
@@ -362,8 +369,7 @@ impl Redlock {
     /// The ticket that a majority of the nodes shows, with its newest note, and until when a
     /// majority has it.
     async fn holder(&self, name: &Name) -> StoreResult<Option<Ticket>> {
-        let mut script = self.scripts.show.prepare_invoke();
-        script.key(self.key(name));
+        let script = self.call(&self.scripts.show, [&self.key(name)]);
         let majority = self.nodes.majority();
         let clear = |answers: &Answers<Option<Shown>>| {
             let said = answers.iter().flatten().flatten();
