@@ -5,6 +5,7 @@ pub(crate) mod handoff;
 pub(crate) mod held;
 pub(crate) mod idle;
 mod pairs;
+mod postgres;
 pub(crate) mod redis_handoff;
 mod redis_pairs;
 mod stalls;
@@ -53,6 +54,11 @@ pub(crate) const ALL: &[Bench] = &[
         name: "redis-handoff",
         what: "from a release in one process to the grant in another, on Redis",
         run: redis_handoff::run,
+    },
+    Bench {
+        name: "postgres",
+        what: "lock and release beside a bare lock table of PostgreSQL, and turns in a long line",
+        run: postgres::run,
     },
 ];
 

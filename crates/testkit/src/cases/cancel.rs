@@ -123,7 +123,7 @@ async fn a_lock_of_its_own_ttl_dropped_at_every_poll_leaves_nothing(w: World) ->
 async fn a_contender_dropped_at_every_poll_leaves_nothing(w: World) -> Verdict {
     let hand = Hand::open(&w.store().await).await;
     hand.take("a").await;
-    let wait = Duration::from_millis(20);
+    let wait = Duration::from_millis(100);
     sweep(&w, 1, |keeper| keeper.lock("a").unfair().wait(wait).into_future()).await
 }
 

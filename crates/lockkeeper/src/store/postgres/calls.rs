@@ -43,7 +43,8 @@ calls! {
     leave: "SELECT * FROM lockkeeper.lk_leave($1, $2, $3, $4, $5)",
         [TEXT, BYTEA, BYTEA, INT8, INT8];
     poll: "SELECT * FROM lockkeeper.lk_poll($1, $2, $3)", [BYTEA, TEXT_ARRAY, BYTEA_ARRAY];
-    waiting: "SELECT name, id FROM lockkeeper.lk_ticket WHERE session = $1", [BYTEA];
+    own: "SELECT name, id FROM lockkeeper.lk_ticket WHERE session = $1 UNION ALL \
+          SELECT name, id FROM lockkeeper.lk_line WHERE session = $1 AND id IS NOT NULL", [BYTEA];
     stand: "SELECT * FROM lockkeeper.lk_stand($1, $2, $3)", [TEXT, BYTEA, BYTEA];
     evict: "SELECT * FROM lockkeeper.lk_evict($1, $2)", [TEXT, BYTEA];
     annotate: "SELECT lockkeeper.lk_annotate($1, $2, $3, $4, $5)",

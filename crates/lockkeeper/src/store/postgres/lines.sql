@@ -9,6 +9,9 @@
 -- alone, and is told "busy" (55P03) until then. A user's transaction that holds a name as its own
 -- lock (lk_lock) has the one of the name alone: who grants must share it, and else grants nothing.
 --
+-- No wait for a row is longer than 200 ms. Our own connections have that as their setting; on others,
+-- as behind a pooler, lk_bound sets it for the transaction. (A SET in the function itself costs more.)
+--
 -- Refusals are errors, so that they write nothing:
 --   LK101 the session is over · LK102 the ticket was closed · LK103 another capacity (in DETAIL)
 --   LK104 the line is full · LK105 the request came too late (the server's clock in DETAIL)
@@ -24,6 +27,12 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT lockkeeper.lk_key('ticket/' || encode(p_tick
 
 CREATE OR REPLACE FUNCTION lockkeeper.lk_name_key(p_name text) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT lockkeeper.lk_key('name/' || p_name) $$;
+
+-- Bounds the wait for rows, if nothing does.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_bound() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM set_config('lock_timeout', '200ms', true);
+END $$;
 
 -- Has this ticket's time passed? Then its session is ended in the same transaction: a renewal that
 -- was faster makes the ticket live, one that is slower finds its session over.
@@ -145,7 +154,7 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_enter(
   OUT o_what text, OUT o_fence bigint, OUT o_ahead integer, OUT o_recheck bigint,
   OUT o_host text, OUT o_pid bigint, OUT o_program text, OUT o_note bytea, OUT o_held bigint,
   OUT o_news text[]
-) LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
+) LANGUAGE plpgsql AS $$
 DECLARE
   -- Before the wait for the row; it only has to be no less than the last number of a line that was
   -- forgotten for being idle.
@@ -158,6 +167,7 @@ DECLARE
   f record;
   v_line lockkeeper.lk_line;
 BEGIN
+  IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
   INSERT INTO lockkeeper.lk_line AS l
     (name, last, capacity, id, session, weight, fence, entered, note)
   VALUES (p_name, v_number, p_capacity, p_ticket, p_session, p_weight, v_number, v_now, p_note)
@@ -169,9 +179,9 @@ BEGIN
   RETURNING last INTO o_fence;
   v_fits := FOUND;
   v_now := clock_timestamp();
-  IF p_until < lockkeeper.lk_micros(v_now) THEN
+  IF p_until < v_number THEN
     RAISE EXCEPTION 'the request came too late'
-      USING ERRCODE = 'LK105', DETAIL = lockkeeper.lk_micros(v_now)::text;
+      USING ERRCODE = 'LK105', DETAIL = v_number::text;
   END IF;
   SELECT s.expires > v_now,
          EXISTS (SELECT FROM lockkeeper.lk_closed WHERE ticket = p_ticket AND session = p_session)
@@ -264,12 +274,13 @@ END $$;
 CREATE OR REPLACE FUNCTION lockkeeper.lk_leave(
   p_name text, p_ticket bytea, p_session bytea, p_keep bigint, p_stray bigint,
   OUT o_what text, OUT o_freed boolean, OUT o_news text[]
-) LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
+) LANGUAGE plpgsql AS $$
 DECLARE
   v_others integer;
   v_own record;
   f record;
 BEGIN
+  IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
   IF p_stray > 0 THEN
     INSERT INTO lockkeeper.lk_closed AS c
     VALUES (p_ticket, p_session, clock_timestamp() + p_stray * interval '1 microsecond')
@@ -326,12 +337,13 @@ END $$;
 CREATE OR REPLACE FUNCTION lockkeeper.lk_evict(
   p_name text, p_ticket bytea,
   OUT o_found boolean, OUT o_freed boolean, OUT o_channel text, OUT o_news text[]
-) LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
+) LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz;
   v_own record;
   f record;
 BEGIN
+  IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
   o_found := false;
   o_freed := false;
   IF NOT lockkeeper.lk_hold_line(p_name) THEN
@@ -410,12 +422,13 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_stand(
   OUT o_what text, OUT o_fence bigint, OUT o_ahead integer, OUT o_recheck bigint,
   OUT o_host text, OUT o_pid bigint, OUT o_program text, OUT o_note bytea, OUT o_held bigint,
   OUT o_news text[]
-) LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
+) LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz;
   v_own record;
   f record;
 BEGIN
+  IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
   o_what := 'gone';
   IF NOT lockkeeper.lk_hold_line(p_name) THEN
     RETURN;
@@ -452,10 +465,11 @@ $$;
 -- Changes the note of a held ticket; says whether it is held.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_annotate(
   p_name text, p_ticket bytea, p_session bytea, p_edit bigint, p_note bytea
-) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
+) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
   h record;
 BEGIN
+  IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
   PERFORM lockkeeper.lk_hold_line(p_name);
   SELECT * INTO h FROM lockkeeper.lk_held(p_name, p_ticket, p_session);
   IF h.o_seq IS NULL THEN
@@ -475,10 +489,11 @@ END $$;
 -- whether the ticket has it.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_write(
   p_name text, p_ticket bytea, p_session bytea, p_edit bigint, p_bytes bytea
-) RETURNS boolean LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
+) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
   h record;
 BEGIN
+  IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
   PERFORM lockkeeper.lk_hold_line(p_name);
   SELECT * INTO h FROM lockkeeper.lk_held(p_name, p_ticket, p_session);
   IF h.o_seq IS NULL OR NOT h.o_exclusive THEN

@@ -43,7 +43,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MOST: Duration = Duration::from_millis(200);
 
 /// What the functions rely on, whatever the user's or the database's defaults are.
-const SETTINGS: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED";
+const SETTINGS: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+                        SET lock_timeout = '200ms'";
 
 /// What is done with a notification.
 pub(super) type Ear = Arc<dyn Fn(&Notification) + Send + Sync>;

@@ -282,16 +282,18 @@ impl Postgres {
         Ok(stand)
     }
 
-    /// All tickets of a session: what this handle knows of, and what waits or shares a line.
+    /// All tickets of a session that the database has, whichever handle has entered them. Those that are
+    /// first in their lines have no index, which would make every lock dearer, so this reads all lines;
+    /// it is asked for rarely.
     async fn tickets_of(&self, session: SessionId) -> StoreResult<Vec<(Name, TicketId)>> {
-        let mut tickets = self.known_tickets(session);
-        let rows = self.ask(&self.calls.waiting, &[&&session.to_bytes()[..]]).await?;
+        let rows = self.ask(&self.calls.own, &[&&session.to_bytes()[..]]).await?;
+        let mut tickets = Vec::with_capacity(rows.len());
         for row in &rows {
             if let Ok(name) = Name::new(get::<&str>(row, "name")?) {
-                tickets.insert((name, reply::id(get(row, "id")?)?));
+                tickets.push((name, reply::id(get(row, "id")?)?));
             }
         }
-        Ok(tickets.into_iter().collect())
+        Ok(tickets)
     }
 
     /// Takes what an ended session has out of its lines, a few lines at a time.

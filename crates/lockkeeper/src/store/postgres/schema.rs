@@ -68,7 +68,9 @@ pub(super) async fn ensure(
     // One at a time: two who create the same at once would be refused.
     let script = script(schema);
     let sql = format!(
-        "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('lockkeeper schema', 0)); {script} COMMIT"
+        "BEGIN; SET LOCAL lock_timeout = '30s'; \
+         SELECT pg_advisory_xact_lock(hashtextextended('lockkeeper schema {schema}', 0)); \
+         {script} COMMIT"
     );
     if let Err(e) = link.batch(&sql).await {
         // The connection stays in the failed transaction otherwise.

@@ -50,12 +50,13 @@ $$;
 CREATE OR REPLACE FUNCTION lockkeeper.lk_clear(
   p_session bytea, p_names text[], p_most integer,
   OUT o_more boolean, OUT o_freed text[], OUT o_news text[]
-) LANGUAGE plpgsql SET lock_timeout = '200ms' AS $$
+) LANGUAGE plpgsql AS $$
 DECLARE
   v_name text;
   v_seen integer := 0;
   f record;
 BEGIN
+  IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
   o_freed := '{}';
   o_news := '{}';
   FOR v_name IN
