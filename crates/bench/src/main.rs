@@ -17,6 +17,7 @@ mod report;
 mod rounds;
 mod server;
 mod stats;
+mod turns;
 
 use anyhow::{Context, Result};
 use args::{Args, Call};

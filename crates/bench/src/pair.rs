@@ -83,6 +83,14 @@ pub(crate) struct Speed {
     pub(crate) server_cpu_us: f64,
 }
 
+/// How fast a lone task is with the whole library on this store.
+pub(crate) async fn stack_speed(url: String, time: Duration) -> Result<Speed> {
+    let (keeper, name) = (Keeper::connect(&url).await?, "pairs".to_owned());
+    let speed = speed(vec![Stack { keeper: keeper.clone(), name }], time, None).await;
+    keeper.close().await;
+    speed
+}
+
 /// Runs these side by side, each in a task of its own.
 pub(crate) async fn speed<P: Pair>(
     pairs: Vec<P>,

@@ -4,6 +4,7 @@ pub(crate) mod hammer;
 pub(crate) mod handoff;
 pub(crate) mod held;
 pub(crate) mod idle;
+mod mysql;
 mod pairs;
 mod postgres;
 pub(crate) mod redis_handoff;
@@ -59,6 +60,11 @@ pub(crate) const ALL: &[Bench] = &[
         name: "postgres",
         what: "lock and release beside a bare lock table of PostgreSQL, and turns in a long line",
         run: postgres::run,
+    },
+    Bench {
+        name: "mysql",
+        what: "lock and release beside a bare lock table of MariaDB, and turns in a line",
+        run: mysql::run,
     },
 ];
 

@@ -6,17 +6,15 @@
 use crate::{
     args::Plan,
     flavour::Flavour,
-    machine::now,
-    pair::{Pair, Speed, Stack, speed},
+    pair::{Pair, Speed, speed, stack_speed},
     report::Report,
     rounds::Rounds,
-    stats::{millis, percentile},
+    stats::percentile,
+    turns::turns,
 };
-use anyhow::{Context as _, Result};
-use lockkeeper::{Guard, Keeper};
+use anyhow::Result;
 use servers::{POSTGRES, Running};
 use std::time::Duration;
-use tokio::{sync::mpsc, task::JoinSet};
 use tokio_postgres::{Client, NoTls, Statement};
 
 /// The share of the floor that the whole stack must reach.
@@ -72,12 +70,7 @@ impl Variant {
         match self {
             Self::Floor { .. } => Flavour::CurrentThread
                 .run(async move { speed(vec![Floor::open(&url).await?], time, None).await }),
-            Self::Stack { flavour, .. } => flavour.run(async move {
-                let (keeper, name) = (Keeper::connect(&url).await?, "pairs".to_owned());
-                let speed = speed(vec![Stack { keeper: keeper.clone(), name }], time, None).await;
-                keeper.close().await;
-                speed
-            }),
+            Self::Stack { flavour, .. } => flavour.run(stack_speed(url, time)),
         }
     }
 }
@@ -108,7 +101,7 @@ pub(super) fn run(plan: &Plan) -> Result<Report> {
         }
     }
     report.note(format!("floor: {TAKE}; {FREE}"));
-    turns(plan, &server, &mut report)?;
+    tell_turns(plan, &server, &mut report)?;
     Ok(report)
 }
 
@@ -149,41 +142,12 @@ impl Pair for Floor {
 }
 
 /// From a release to the grant of the next of a hundred in line, each with connections of its own.
-fn turns(plan: &Plan, server: &Running, report: &mut Report) -> Result<()> {
+fn tell_turns(plan: &Plan, server: &Running, report: &mut Report) -> Result<()> {
     let waiters = plan.scaled(WAITERS, 5);
-    let times = Flavour::MultiThread.run(line(server.url().to_owned(), waiters))?;
+    let times = Flavour::MultiThread.run(turns(server.url().to_owned(), waiters))?;
     let at = |percent| percentile(&times, percent);
     let what = format!("the next of {waiters} in line gets its turn");
     report.row(what.clone(), &[("p50_ms", at(50)), ("p90_ms", at(90)), ("p99_ms", at(99))]);
     report.below(format!("{what}, p50 in ms"), TURN_MS, at(50));
     Ok(())
-}
-
-async fn line(url: String, waiters: usize) -> Result<Vec<f64>> {
-    let first = Keeper::connect(&url).await?;
-    let mut held: Guard = first.lock("turns").await?;
-    let (send, mut granted) = mpsc::unbounded_channel();
-    let mut tasks = JoinSet::new();
-    for at in 0..waiters {
-        let (keeper, send) = (Keeper::connect(&url).await?, send.clone());
-        tasks.spawn(async move {
-            let guard = keeper.lock("turns").await;
-            send.send((now(), guard, keeper)).is_ok()
-        });
-        while first.look_at("turns").await?.is_none_or(|line| line.tickets.len() < at + 2) {
-            tokio::task::yield_now().await;
-        }
-    }
-    let (mut times, mut keepers) = (Vec::new(), Vec::new());
-    for _ in 0..waiters {
-        let released = now();
-        held.release().await?;
-        let (at, guard, keeper) = granted.recv().await.context("a waiter was lost")?;
-        let nanos = u64::try_from(at.saturating_since(released).as_nanos())?;
-        times.push(millis(nanos));
-        held = guard?;
-        keepers.push(keeper);
-    }
-    held.release().await?;
-    Ok(times)
 }

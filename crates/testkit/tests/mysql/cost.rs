@@ -4,9 +4,10 @@ use crate::support::{client, keeper, number, start, status};
 use lockkeeper::Guard;
 use std::{
     env,
-    fs::File,
+    fs::{self, File},
     io::Write as _,
-    process::{Command, Stdio},
+    path::PathBuf,
+    process::{Child, Command},
 };
 use testkit::world::{eventually, soon};
 use tokio::task::JoinSet;
@@ -75,18 +76,21 @@ async fn twelve_processes_meet_no_deadlock() {
         let taker = Command::new(env!("CARGO_BIN_EXE_taker"))
             .args([server.url(), "10000", "0"])
             .stdin(File::open(&path).expect("a file"))
-            .stdout(Stdio::piped())
+            // Not a pipe, which would be full before it is read and hold up the process.
+            .stdout(File::create(path.with_extension("out")).expect("a file"))
             .spawn()
             .expect("the taker starts");
-        processes.push(taker);
+        processes.push((taker, path.with_extension("out")));
     }
     let ended = tokio::task::spawn_blocking(move || {
-        let ended = processes.into_iter().map(|process| process.wait_with_output());
-        ended.collect::<Result<Vec<_>, _>>().expect("they end")
+        let wait = |(mut process, out): (Child, PathBuf)| {
+            let status = process.wait().expect("it ends");
+            (status, fs::read_to_string(out).expect("text"))
+        };
+        processes.into_iter().map(wait).collect::<Vec<_>>()
     });
-    for output in ended.await.expect("no panic") {
-        assert!(output.status.success(), "{}", output.status);
-        let said = String::from_utf8(output.stdout).expect("text");
+    for (status, said) in ended.await.expect("no panic") {
+        assert!(status.success(), "{status}");
         let lost: Vec<&str> = said.lines().filter(|line| line.starts_with("lost")).collect();
         assert_eq!(lost, [""; 0]);
         assert_eq!(said.lines().filter(|line| *line == "released").count(), rounds);

@@ -63,6 +63,8 @@ const IDLE: Duration = Duration::from_secs(24 * 3600);
 const PATIENCE: Duration = STRAY_MAX.checked_div(2).expect("two is not zero");
 /// With every so many renewals idle lines are looked for, though nothing else is to be swept.
 const SWEEP: u64 = 16;
+/// A renewal waits no longer for a sweep.
+const SWEEP_MOST: Duration = Duration::from_millis(200);
 /// How many tickets one poll asks for, so that others get their turn.
 const POLL: usize = 64;
 
@@ -296,7 +298,11 @@ impl Store for Mysql {
         }
         let turn = self.renewals.fetch_add(1, Ordering::Relaxed) % SWEEP == SWEEP - 1;
         if turn || field(&row, "leftovers")? {
-            self.sweep().await;
+            // The renewal counts now; the server ends a sweep that has begun, also if nobody waits.
+            tokio::select! {
+                () = self.sweep() => {}
+                () = self.clock.sleep(SWEEP_MOST) => {}
+            }
         }
         let evictions: u64 = field(&row, "evictions")?;
         Ok(Renewal::Renewed { version: (breaks << 32).wrapping_add(evictions) })
