@@ -309,7 +309,7 @@ impl Store for Mysql {
     }
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {
-        self.watch.sinks().remove(&session);
+        self.watch.forget(session);
         let mut before = u64::MAX;
         loop {
             let params = vec![bytes(session.to_bytes()), micros(STRAY_MAX).into()];
@@ -333,7 +333,7 @@ impl Store for Mysql {
         match answer {
             Answer::Entered(entered) => {
                 if matches!(entered, Entered::Queued(_)) {
-                    self.watch.waits(ask.place.ticket);
+                    self.watch.waits(ask.place.session, ask.place.ticket);
                 }
                 Ok(entered)
             }
@@ -366,7 +366,7 @@ impl Store for Mysql {
             let answers = self.stands(session, some).await?;
             for ((name, ticket), stand) in some.iter().zip(answers) {
                 match stand {
-                    Stand::Waiting(_) => self.watch.waits(*ticket),
+                    Stand::Waiting(_) => self.watch.waits(session, *ticket),
                     _ => self.watch.waits_no_more(*ticket),
                 }
                 stands.push((name.clone(), *ticket, stand));
@@ -376,7 +376,7 @@ impl Store for Mysql {
     }
 
     async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
-        self.watch.sinks().insert(session, Arc::clone(&to));
+        self.watch.tell(session, Arc::clone(&to));
         to.look(None);
         self.watch.look(self).await
     }
@@ -451,7 +451,7 @@ impl Store for Mysql {
     }
 
     fn forget(&self, session: SessionId) {
-        self.watch.sinks().remove(&session);
+        self.watch.forget(session);
     }
 
     fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {

@@ -10,7 +10,7 @@ use crate::{
 };
 use mysql_async::Value;
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -29,7 +29,7 @@ const RECENT: i64 = 5_000_000;
 #[derive(Default)]
 pub(super) struct Watch {
     sinks: Mutex<HashMap<SessionId, Arc<dyn Hints>>>,
-    waiting: Mutex<HashSet<TicketId>>,
+    waiting: Mutex<HashMap<TicketId, SessionId>>,
     /// Something may have moved: look now.
     stir: Notify,
     /// One session's task looks for all.
@@ -37,18 +37,30 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn sinks(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<dyn Hints>>> {
+    fn sinks(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<dyn Hints>>> {
         self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashSet<TicketId>> {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<TicketId, SessionId>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This ticket waits from now on.
-    pub(super) fn waits(&self, ticket: TicketId) {
-        self.waiting().insert(ticket);
-        self.stir.notify_one();
+    /// From now on this session is told.
+    pub(super) fn tell(&self, session: SessionId, to: Arc<dyn Hints>) {
+        self.sinks().insert(session, to);
+    }
+
+    /// Nothing of this session is awaited any more.
+    pub(super) fn forget(&self, session: SessionId) {
+        self.sinks().remove(&session);
+        self.waiting().retain(|_, of| *of != session);
+    }
+
+    /// This ticket waits.
+    pub(super) fn waits(&self, session: SessionId, ticket: TicketId) {
+        if self.waiting().insert(ticket, session).is_none() {
+            self.stir.notify_one();
+        }
     }
 
     pub(super) fn waits_no_more(&self, ticket: TicketId) {
@@ -105,7 +117,7 @@ impl Watch {
                 vec![session.to_bytes().as_slice().into(), (now - RECENT).into()];
             for row in link.ask(link.watch(), sql, params).await? {
                 let ticket = reply::ticket_id(reply::field(&row, "id")?)?;
-                if self.waiting().remove(&ticket) {
+                if self.waiting().remove(&ticket).is_some() {
                     sink.granted(ticket, reply::fence(&row)?);
                     moved = true;
                 }
