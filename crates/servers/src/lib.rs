@@ -23,6 +23,7 @@
 
 mod clock;
 mod detached;
+mod etcd;
 mod install;
 mod mariadb;
 mod node;
@@ -39,6 +40,7 @@ mod running;
 mod spawn;
 
 pub use detached::{Detached, Mark};
+pub use etcd::{ETCD, ETCD_CLUSTER};
 pub use install::{Unavailable, install_missing};
 pub use mariadb::MARIADB;
 pub use node::Node;
@@ -62,6 +64,8 @@ pub const ALL: &[Recipe] = &[
     POSTGRES,
     PGBOUNCER,
     MARIADB,
+    ETCD,
+    ETCD_CLUSTER,
 ];
 
 /// The recipe of this name.

@@ -11,6 +11,7 @@ use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
     sync::{Arc, Mutex, OnceLock},
+    time::Duration,
 };
 
 /// Redis in every topology.
@@ -48,6 +49,16 @@ pub fn postgres() -> Vec<Subject> {
 pub fn mariadb() -> Subject {
     let can = Capabilities { durable: true, ..Capabilities::LINES };
     subject(servers::MARIADB, can, "prefix=", &[]).across_processes()
+}
+
+/// etcd, alone and as a cluster. A lease of etcd lives for two seconds at least.
+#[must_use]
+pub fn etcd() -> Vec<Subject> {
+    let of = |recipe, survives_failover| {
+        let can = Capabilities { durable: true, survives_failover, ..Capabilities::LINES };
+        subject(recipe, can, "prefix=", &[]).across_processes().short_ttl(Duration::from_secs(2))
+    };
+    vec![of(servers::ETCD, false), of(servers::ETCD_CLUSTER, true)]
 }
 
 /// A store of one server, which all cases share; each has a prefix or schema of its own, which begins so.

@@ -8,5 +8,6 @@ fn main() -> ExitCode {
     subjects.extend(testkit::servers::redis());
     subjects.extend(testkit::servers::postgres());
     subjects.push(testkit::servers::mariadb());
+    subjects.extend(testkit::servers::etcd());
     testkit::main(&subjects, Some(Path::new(env!("CARGO_BIN_EXE_taker"))))
 }

@@ -21,6 +21,8 @@
 //! [`memory::Memory`] is the reference: read it first.
 
 mod erased;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -32,7 +34,7 @@ pub mod redis;
 pub mod redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", feature = "etcd"))]
 mod together;
 pub(crate) mod url;
 

@@ -28,6 +28,8 @@ const SCHEMES: &[(&str, &str)] = &[
     ("postgres", "postgres://USER@HOST/DATABASE"),
     #[cfg(feature = "postgres")]
     ("postgresql", "postgresql://USER@HOST/DATABASE"),
+    #[cfg(feature = "etcd")]
+    ("etcd", "etcd://HOST,HOST,HOST"),
 ];
 
 /// The schemes that exist but need a cargo feature that is off.
@@ -40,6 +42,8 @@ const FEATURES: &[&str] = &[
     "redis",
     #[cfg(not(feature = "postgres"))]
     "postgres",
+    #[cfg(not(feature = "etcd"))]
+    "etcd",
 ];
 
 /// The options that every URL understands.
@@ -135,6 +139,8 @@ impl StoreUrl {
             "postgres" | "postgresql" => {
                 Ok(AnyStore::new(super::postgres::Postgres::connect(self).await?))
             }
+            #[cfg(feature = "etcd")]
+            "etcd" => Ok(AnyStore::new(super::etcd::connect::connect(self).await?)),
             scheme => Err(Error::Url(unknown(scheme))),
         }
     }

@@ -1,0 +1,387 @@
+//! A thin client: one connection to one of the endpoints at a time, and another one when it fails.
+//!
+//! Every request is bounded in time, asks the server to have a leader, and carries the token of the
+//! user, if there is one. A request that fails because of its endpoint is tried at the next one if it
+//! may be repeated or was surely not carried out.
+
+use super::{
+    KIND,
+    error::{self, Failure},
+    proto::{
+        AuthenticateRequest, AuthenticateResponse, Headed, LeaseGrantRequest, LeaseGrantResponse,
+        LeaseKeepAliveResponse, LeaseRequest, LeaseRevokeResponse, LeaseTimeToLiveRequest,
+        LeaseTimeToLiveResponse, RangeRequest, RangeResponse, StatusRequest, StatusResponse,
+        TxnRequest, TxnResponse, WatchRequest, WatchResponse,
+    },
+};
+use crate::{
+    clock::{Clock, Moment},
+    error::{Outcome, StoreError, Trouble},
+    store::StoreResult,
+};
+use http::uri::PathAndQuery;
+use prost::Message;
+use std::{
+    future::Future,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::watch;
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::{
+    Request, Status, Streaming,
+    client::Grpc,
+    metadata::{Ascii, MetadataValue},
+    transport::{Channel, Endpoint},
+};
+use tonic_prost::ProstCodec;
+
+/// For how long a request may take, all attempts together.
+const REQUEST: Duration = Duration::from_secs(5);
+/// For how long one attempt may take when there is another endpoint to try.
+const ATTEMPT: Duration = Duration::from_millis(1500);
+/// A request that was given up so long after it was sent speaks against its endpoint.
+const SUSPECT: Duration = Duration::from_millis(400);
+/// Listings of many lines are long.
+const ANSWER_MAX: usize = 256 << 20;
+
+/// What repeating a request does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nature {
+    /// Nothing, or the same once more with the same answer.
+    Repeatable,
+    /// Its answer would be another one.
+    Once,
+}
+
+/// Who we are, if the servers want to know.
+pub(super) struct Credentials {
+    pub(super) user: String,
+    pub(super) password: String,
+}
+
+pub(super) struct Client {
+    clock: Clock,
+    endpoints: Vec<Channel>,
+    /// Which endpoint is used now; it only grows, and counts around.
+    turn: watch::Sender<usize>,
+    credentials: Option<Credentials>,
+    token: Mutex<Option<MetadataValue<Ascii>>>,
+    /// The cluster that answered first. Zero until then.
+    cluster: AtomicU64,
+}
+
+impl Client {
+    pub(super) fn new(
+        endpoints: &[Endpoint],
+        credentials: Option<Credentials>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            clock,
+            endpoints: endpoints.iter().map(Endpoint::connect_lazy).collect(),
+            turn: watch::Sender::new(0),
+            credentials,
+            token: Mutex::default(),
+            cluster: AtomicU64::new(0),
+        }
+    }
+
+    /// The cluster that we speak with.
+    pub(super) fn cluster(&self) -> u64 {
+        self.cluster.load(Ordering::Acquire)
+    }
+
+    pub(super) fn endpoints(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// This endpoint failed: the next ones may do better.
+    fn turn_from(&self, turn: usize) {
+        self.turn.send_if_modified(|now| {
+            let ours = *now == turn;
+            *now += usize::from(ours);
+            ours
+        });
+    }
+
+    /// Which endpoint is used, and its connection.
+    fn current(&self) -> (usize, Grpc<Channel>) {
+        let turn = *self.turn.borrow();
+        (turn, self.grpc(turn))
+    }
+
+    fn grpc(&self, turn: usize) -> Grpc<Channel> {
+        let channel = self.endpoints[turn % self.endpoints.len()].clone();
+        Grpc::new(channel).max_decoding_message_size(ANSWER_MAX)
+    }
+
+    /// Ends when another endpoint is used than the one of this turn.
+    pub(super) async fn turned(&self, turn: usize) {
+        let mut turns = self.turn.subscribe();
+        let _ = turns.wait_for(|now| *now != turn).await;
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        let token = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(token) = token {
+            request.metadata_mut().insert("token", token);
+        }
+        request
+    }
+
+    /// Sends a request until it is answered, its time is over, or nothing can be hoped for.
+    async fn call<Q, A>(&self, path: &'static str, ask: Q, nature: Nature) -> StoreResult<A>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + Headed + 'static,
+    {
+        let end = self.clock.now() + REQUEST;
+        let (mut unknown, mut authenticated) = (false, false);
+        let mut failures = 0;
+        loop {
+            let failure = match self.attempt(path, ask.clone(), end).await {
+                Ok(answer) => {
+                    self.same_cluster(&answer)?;
+                    return Ok(answer);
+                }
+                Err(failure) => failure,
+            };
+            unknown |= failure.error.outcome == Outcome::Unknown;
+            let token_expired = failure.token && self.credentials.is_some() && !authenticated;
+            if token_expired {
+                authenticated = true;
+                self.authenticate().await?;
+                continue;
+            }
+            failures += 1;
+            let again = failure.endpoint && (nature == Nature::Repeatable || !unknown);
+            let left = self.clock.now() < end;
+            if !again || !left || failures > 2 * self.endpoints.len() {
+                let outcome = if unknown { Outcome::Unknown } else { Outcome::NotApplied };
+                return Err(StoreError { outcome, ..failure.error });
+            }
+            // One round through the endpoints without a pause; after that they need one.
+            if failures.is_multiple_of(self.endpoints.len()) {
+                self.clock.sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+
+    /// One request to the present endpoint.
+    async fn attempt<Q, A>(&self, path: &'static str, ask: Q, end: Moment) -> Result<A, Failure>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let (turn, mut grpc) = self.current();
+        let mut watch = Watchman { client: self, turn, sent: self.clock.now(), done: false };
+        let left = end.saturating_since(watch.sent);
+        let patience = if self.endpoints.len() > 1 { left.min(ATTEMPT) } else { left };
+        let answer = tokio::time::timeout(patience, async {
+            grpc.ready().await.map_err(|e| Status::from_error(e.into()))?;
+            let path = PathAndQuery::from_static(path);
+            let codec = ProstCodec::<Q, A>::default();
+            grpc.unary(self.request(ask), path, codec).await
+        });
+        let answer = match answer.await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(error::of(status)),
+            Err(_) => Err(error::silence(patience)),
+        };
+        watch.done = true;
+        if answer.as_ref().is_err_and(|failure| failure.endpoint) {
+            self.turn_from(turn);
+        }
+        answer
+    }
+
+    /// After a restore from a snapshot the cluster is another one, and the revisions may begin anew.
+    fn same_cluster(&self, answer: &impl Headed) -> StoreResult<()> {
+        let Some(header) = answer.header() else { return Ok(()) };
+        let (id, known) = (header.cluster_id, self.cluster());
+        if known == 0 {
+            self.cluster.store(id, Ordering::Release);
+        } else if known != id {
+            let what = "another cluster answers than before: it was restored or replaced, and what \
+                 was locked before is not locked any more; connect anew";
+            return Err(StoreError::unknown(KIND, Trouble::Misconfigured, what));
+        }
+        Ok(())
+    }
+
+    /// Gets a token for the user, if there is one.
+    pub(super) async fn authenticate(&self) -> StoreResult<()> {
+        let Some(Credentials { user, password }) = &self.credentials else { return Ok(()) };
+        let ask = AuthenticateRequest { name: user.clone(), password: password.clone() };
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let mut tries = 0;
+        let answer: AuthenticateResponse = loop {
+            let end = self.clock.now() + REQUEST;
+            let path = "/etcdserverpb.Auth/Authenticate";
+            tries += 1;
+            match self.attempt(path, ask.clone(), end).await {
+                Ok(answer) => break answer,
+                Err(failure) if failure.endpoint && tries <= self.endpoints.len() => {}
+                Err(failure) => return Err(failure.error),
+            }
+        };
+        let token = answer.token.parse().map_err(|_| error::nonsense("the token"))?;
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
+        Ok(())
+    }
+
+    pub(super) async fn range(&self, ask: RangeRequest) -> StoreResult<RangeResponse> {
+        self.call("/etcdserverpb.KV/Range", ask, Nature::Repeatable).await
+    }
+
+    pub(super) async fn txn(&self, ask: TxnRequest, nature: Nature) -> StoreResult<TxnResponse> {
+        self.call("/etcdserverpb.KV/Txn", ask, nature).await
+    }
+
+    /// Grants a lease. `None` if there is one of this id.
+    pub(super) async fn grant(&self, id: i64, ttl: i64) -> StoreResult<Option<i64>> {
+        let ask = LeaseGrantRequest { id, ttl };
+        let path = "/etcdserverpb.Lease/LeaseGrant";
+        match self.call::<_, LeaseGrantResponse>(path, ask, Nature::Repeatable).await {
+            Ok(granted) => Ok(Some(granted.ttl)),
+            Err(e) if error::lease_exists(&e) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Ends a lease and all its keys.
+    pub(super) async fn revoke(&self, id: i64) -> StoreResult<()> {
+        let (path, ask) = ("/etcdserverpb.Lease/LeaseRevoke", LeaseRequest { id });
+        match self.call::<_, LeaseRevokeResponse>(path, ask, Nature::Repeatable).await {
+            Ok(_) => Ok(()),
+            Err(e) if error::lease_gone(&e) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    pub(super) async fn time_to_live(
+        &self,
+        id: i64,
+        keys: bool,
+    ) -> StoreResult<LeaseTimeToLiveResponse> {
+        let ask = LeaseTimeToLiveRequest { id, keys };
+        self.call("/etcdserverpb.Lease/LeaseTimeToLive", ask, Nature::Repeatable).await
+    }
+
+    pub(super) async fn status(&self) -> StoreResult<StatusResponse> {
+        self.call("/etcdserverpb.Maintenance/Status", StatusRequest {}, Nature::Repeatable).await
+    }
+
+    /// Keeps leases alive: says whether all of them are.
+    ///
+    /// A stream of its own for each renewal, so that an answer to an earlier one, come late, is never
+    /// taken for an answer to this one.
+    pub(super) async fn keep_alive(&self, leases: Vec<i64>) -> StoreResult<bool> {
+        let (turn, _) = self.current();
+        let mut watch = Watchman { client: self, turn, sent: self.clock.now(), done: false };
+        let alive = self.keep_alive_at(turn, leases).await;
+        watch.done = true;
+        match alive {
+            Ok(alive) => Ok(alive),
+            Err(failure) if failure.token && self.credentials.is_some() => {
+                self.authenticate().await?;
+                Err(StoreError { trouble: Trouble::Unavailable, ..failure.error })
+            }
+            Err(failure) => {
+                self.turn_from(turn);
+                Err(failure.error)
+            }
+        }
+    }
+
+    async fn keep_alive_at(&self, turn: usize, leases: Vec<i64>) -> Result<bool, Failure> {
+        let mut missing = leases.len();
+        let asks = tokio_stream::iter(leases.into_iter().map(|id| LeaseRequest { id }));
+        let path = "/etcdserverpb.Lease/LeaseKeepAlive";
+        let answers = self.stream::<_, LeaseKeepAliveResponse>(turn, path, asks);
+        let mut answers = self.bounded(answers).await?;
+        while missing > 0 {
+            let next = async { answers.next().await.transpose().map_err(error::of) };
+            let Some(answer) = self.bounded(next).await? else {
+                return Err(error::broken("the server ended the stream of keep-alives"));
+            };
+            self.same_cluster(&answer).map_err(Failure::final_)?;
+            if answer.ttl <= 0 {
+                return Ok(false);
+            }
+            missing -= 1;
+        }
+        Ok(true)
+    }
+
+    async fn bounded<T>(
+        &self,
+        answer: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let answer = tokio::time::timeout(REQUEST, answer).await;
+        answer.unwrap_or_else(|_| Err(error::silence(REQUEST)))
+    }
+
+    /// Opens a stream of watches at the present endpoint; says which turn that was.
+    pub(super) async fn watch(
+        &self,
+        asks: impl Stream<Item = WatchRequest> + Send + 'static,
+    ) -> StoreResult<(usize, Streaming<WatchResponse>)> {
+        let (turn, _) = self.current();
+        let stream = self.stream(turn, "/etcdserverpb.Watch/Watch", asks);
+        match self.bounded(stream).await {
+            Ok(stream) => Ok((turn, stream)),
+            Err(failure) if failure.token && self.credentials.is_some() => {
+                self.authenticate().await?;
+                Err(failure.error)
+            }
+            Err(failure) => {
+                self.turn_from(turn);
+                Err(failure.error)
+            }
+        }
+    }
+
+    async fn stream<Q, A>(
+        &self,
+        turn: usize,
+        path: &'static str,
+        asks: impl Stream<Item = Q> + Send + 'static,
+    ) -> Result<Streaming<A>, Failure>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc(turn);
+        let opened = async {
+            grpc.ready().await.map_err(|e| Status::from_error(e.into()))?;
+            let path = PathAndQuery::from_static(path);
+            grpc.streaming(self.request(asks), path, ProstCodec::<Q, A>::default()).await
+        };
+        Ok(opened.await.map_err(error::of)?.into_inner())
+    }
+}
+
+/// Notices that a request was dropped unanswered after a while, and turns to the next endpoint: who
+/// waits with less patience than ours would otherwise never get away from a dead one.
+struct Watchman<'a> {
+    client: &'a Client,
+    turn: usize,
+    sent: Moment,
+    done: bool,
+}
+
+impl Drop for Watchman<'_> {
+    fn drop(&mut self) {
+        let waited = self.client.clock.now().saturating_since(self.sent);
+        if !self.done && waited >= SUSPECT {
+            self.client.turn_from(self.turn);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Entering a line: one transaction.
+//!
+//! If nobody stands in the way the ticket is put, and granted by that. If somebody does, a contender's
+//! transaction only reads the line, and a queueing one puts the ticket all the same and reads it.
+
+use super::{
+    Etcd, KIND, Nature, ops,
+    proto::{Compare, Headed as _, RangeRequest, TxnRequest},
+    row::{Row, State},
+    sessions::{Known, tag},
+    standing::Queue,
+};
+use crate::{
+    error::{Outcome, StoreError, Trouble},
+    line::LINE_MAX,
+    store::{Enter, Entered, Leave, Manner, Stand, StoreResult, Wait},
+    ticket::{Mode, Place},
+};
+
+/// A line that is not longer is read together with the write.
+const SHORT: i64 = 64;
+
+/// How often a contender of a semaphore begins again because others came between.
+const TRIES: usize = 16;
+
+/// An enter, with all that its transactions need.
+struct Ask<'a> {
+    place: &'a Place,
+    mode: Mode,
+    key: Vec<u8>,
+    lease: i64,
+    row: Row,
+}
+
+impl Etcd {
+    pub(super) async fn enter_line(&self, ask: Enter) -> StoreResult<Entered> {
+        let session = ask.place.session;
+        let Some((_, owner)) = self.life(session).await? else {
+            return Err(StoreError::session_over(KIND));
+        };
+        if self.sessions.with(session, |life| life.is_over(self.clock.now())) == Some(true) {
+            return Err(StoreError::session_over(KIND));
+        }
+        let Place { name, ticket, .. } = &ask.place;
+        let before =
+            self.sessions.with(session, |life| life.tickets.get(ticket).cloned()).flatten();
+        let lease = match before {
+            Some(known) => known.lease,
+            None => self.roomy_lease(session).await?,
+        };
+        let key = self.keys.ticket(name, ask.mode, *ticket, tag(session));
+        let (entered, note) = (self.wall_ms(), ask.note);
+        let row = Row { edit: 0, state: State::AtOnce, entered, owner, note };
+        let known = Known {
+            name: name.clone(),
+            key: key.clone(),
+            mode: ask.mode,
+            lease,
+            created: None,
+            fence: None,
+            long: false,
+            edit: 0,
+        };
+        self.sessions.with(session, |life| {
+            if !life.tickets.contains_key(ticket) {
+                life.attach(session, *ticket, known);
+            }
+        });
+        let place = &ask.place;
+        let entered = self.put(&Ask { place, mode: ask.mode, key, lease, row }, ask.manner).await;
+        if matches!(entered, Ok(Entered::Busy(_))) || surely_absent(&entered) {
+            self.sessions.with(session, |life| life.detach(session, *ticket));
+        }
+        entered
+    }
+
+    async fn put(&self, ask: &Ask<'_>, manner: Manner) -> StoreResult<Entered> {
+        let name = &ask.place.name;
+        let guard = self.keys.in_the_way(name, ask.mode).iter().map(ops::empty).collect();
+        let answer = self.client.txn(self.transaction(ask, manner, guard), Nature::Repeatable);
+        let answer = answer.await?;
+        let mut revision = answer.revision();
+        if answer.succeeded {
+            return Ok(self.granted(ask.place, revision, revision));
+        }
+        let mut answers = ops::Answers::of(answer);
+        if manner == Manner::Queue {
+            let inner = answers.txn()?;
+            if inner.succeeded {
+                let line = ops::Answers::of(inner).skip().range()?;
+                return self.queued(ask, revision, line).await;
+            }
+            answers = ops::Answers::of(inner);
+        }
+        for _ in 0..TRIES {
+            let (queue, read) = match self.refused(ask, answers, revision).await? {
+                Refused::Told(entered) => return Ok(entered),
+                Refused::Line(queue, read) => (queue, read),
+            };
+            if !queue.fits(ask.mode) {
+                return Ok(Entered::Busy(queue.wait(queue.0.len(), self.wall_ms())));
+            }
+            // Those who are there leave room. It is ours if nobody has come since.
+            let guard = vec![ops::none_since(&self.keys.line(name), read)];
+            let again = self.transaction(ask, Manner::Contend, guard);
+            let answer = self.client.txn(again, Nature::Repeatable).await?;
+            revision = answer.revision();
+            if answer.succeeded {
+                return Ok(self.granted(ask.place, revision, revision));
+            }
+            answers = ops::Answers::of(answer);
+        }
+        let what = "the line changes too quickly for a try";
+        Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
+    }
+
+    /// Puts the ticket if `guard` holds; if it does not, reads what there is, or stands in line.
+    fn transaction(&self, ask: &Ask<'_>, manner: Manner, guard: Vec<Compare>) -> TxnRequest {
+        let Place { session, name, ticket } = ask.place;
+        let first = self.keys.shard(tag(*session), 0);
+        let closed = self.keys.closed(tag(*session), *ticket);
+        let mut allowed = vec![ops::exists(&first), ops::absent(&closed), ops::absent(&ask.key)];
+        allowed.extend(self.keys.of_other_capacity(name, ask.mode).iter().map(ops::empty));
+        let line = RangeRequest { limit: SHORT, ..ops::all(&self.keys.line(name)) };
+        let reads = vec![
+            ops::range(RangeRequest { keys_only: true, ..ops::one(&first) }),
+            ops::range(RangeRequest { keys_only: true, ..ops::one(&closed) }),
+            ops::range(ops::one(&ask.key)),
+            ops::range(line.clone()),
+        ];
+        let put = |state| {
+            let row = Row { state, ..ask.row.clone() };
+            let value = if self.keys.is_raw() { row.note } else { row.write() };
+            ops::put(&ask.key, value, ask.lease)
+        };
+        let failure = match manner {
+            Manner::Contend => reads,
+            Manner::Queue => vec![ops::txn(TxnRequest {
+                compare: allowed.clone(),
+                success: vec![put(State::Queued), ops::range(line)],
+                failure: reads,
+            })],
+        };
+        let compare = [allowed, guard].concat();
+        TxnRequest { compare, success: vec![put(State::AtOnce)], failure }
+    }
+
+    /// Notes a grant that was seen at this revision.
+    pub(super) fn granted(&self, place: &Place, created: i64, seen: i64) -> Entered {
+        Entered::Granted { fence: self.note_grant(place, created, seen) }
+    }
+
+    /// The number of a grant: the create revision. Among other clients' locks it is the revision at
+    /// which the grant was seen, as theirs is, so that all numbers of a line grow together.
+    pub(super) fn note_grant(&self, place: &Place, created: i64, seen: i64) -> u64 {
+        let number = if self.keys.is_raw() { seen.max(created) } else { created };
+        let number = u64::try_from(number).unwrap_or(0);
+        let noted = self.sessions.with(place.session, |life| {
+            life.hear_no_more(place.ticket);
+            let known = life.tickets.get_mut(&place.ticket)?;
+            known.born(created);
+            Some(*known.fence.get_or_insert(number))
+        });
+        noted.flatten().unwrap_or(number)
+    }
+
+    /// The ticket has been put into a line in which others stand.
+    async fn queued(
+        &self,
+        ask: &Ask<'_>,
+        revision: i64,
+        line: super::proto::RangeResponse,
+    ) -> StoreResult<Entered> {
+        let place = ask.place;
+        let length = usize::try_from(line.count).unwrap_or(0);
+        self.sessions.with(place.session, |life| {
+            if let Some(known) = life.tickets.get_mut(&place.ticket) {
+                known.born(revision);
+                known.long = line.count > SHORT;
+            }
+        });
+        if length > LINE_MAX {
+            self.leave_line(Leave { place: place.clone(), keep: None, stray: false }).await?;
+            let what = format!("{LINE_MAX} tickets stand in the line already");
+            return Err(StoreError::not_applied(KIND, Trouble::Full, what));
+        }
+        if line.count > SHORT {
+            return self.stand_again(place).await;
+        }
+        let queue = Queue::read(&self.keys, &place.name, line.kvs);
+        Ok(entered(self.verdict(place, &queue, revision)))
+    }
+
+    /// How a ticket stands, by a read of its own.
+    async fn stand_again(&self, place: &Place) -> StoreResult<Entered> {
+        let ticket = (place.name.clone(), place.ticket);
+        let stands = self.stands(place.session, vec![ticket]).await?;
+        let stand = stands.into_iter().next().map_or(Stand::Gone, |(.., stand)| stand);
+        match stand {
+            // The session ended in this moment, or somebody evicted the ticket.
+            Stand::Gone => Err(StoreError::unknown(
+                KIND,
+                Trouble::Unavailable,
+                "the ticket is gone as soon as it was written",
+            )),
+            stand => Ok(entered(stand)),
+        }
+    }
+
+    /// The transaction wrote nothing: why not?
+    async fn refused(
+        &self,
+        ask: &Ask<'_>,
+        mut answers: ops::Answers,
+        revision: i64,
+    ) -> StoreResult<Refused> {
+        let (session, closed) = (answers.range()?, answers.range()?);
+        let (own, line) = (answers.range()?, answers.range()?);
+        let refuse = |trouble, what: String| Err(StoreError::not_applied(KIND, trouble, what));
+        if session.kvs.is_empty() {
+            return Err(StoreError::session_over(KIND));
+        }
+        let Place { session, name, ticket } = ask.place;
+        let queue = Queue::read(&self.keys, name, line.kvs);
+        let own = Queue::read(&self.keys, name, own.kvs);
+        if own.own(*ticket, tag(*session)).is_some() {
+            self.sessions.with(*session, |life| {
+                if let Some(known) = life.tickets.get_mut(ticket) {
+                    (known.lease, known.long) = (own.0[0].lease, line.count > SHORT);
+                    known.born(own.0[0].created);
+                }
+            });
+            if line.count > SHORT {
+                return Ok(Refused::Told(self.stand_again(ask.place).await?));
+            }
+            return Ok(Refused::Told(entered(self.verdict(ask.place, &queue, revision))));
+        }
+        if !closed.kvs.is_empty() || !own.0.is_empty() {
+            let what = "the ticket was closed before this request came";
+            return refuse(Trouble::TicketClosed, what.into());
+        }
+        let mut capacities = queue.0.iter().map(|s| s.spot.mode.capacity());
+        if let Some(capacity) = capacities.find(|c| *c != ask.mode.capacity()) {
+            return refuse(
+                Trouble::Capacity(capacity),
+                format!("the line has capacity {capacity}"),
+            );
+        }
+        if line.count <= SHORT {
+            return Ok(Refused::Line(queue, revision));
+        }
+        if let Mode::Permits { .. } = ask.mode {
+            let all = RangeRequest { keys_only: true, ..ops::all(&self.keys.line(name)) };
+            let line = self.client.range(all).await?;
+            let revision = line.revision();
+            return Ok(Refused::Line(Queue::read(&self.keys, name, line.kvs), revision));
+        }
+        let wait = Wait { ahead: usize::try_from(line.count).unwrap_or(0), ..queue.wait(0, 0) };
+        Ok(Refused::Told(Entered::Busy(wait)))
+    }
+}
+
+/// Why nothing was written.
+enum Refused {
+    /// Because this is how it stands.
+    Told(Entered),
+    /// Because of those who stand in the line, as it was at that revision.
+    Line(Queue, i64),
+}
+
+fn entered(stand: Stand) -> Entered {
+    match stand {
+        Stand::Granted { fence } => Entered::Granted { fence },
+        Stand::Waiting(wait) => Entered::Queued(wait),
+        Stand::Gone => unreachable!("the ticket was found in the line"),
+    }
+}
+
+fn surely_absent(entered: &StoreResult<Entered>) -> bool {
+    entered.as_ref().is_err_and(|e| e.outcome == Outcome::NotApplied)
+}

@@ -1,0 +1,327 @@
+//! How things are called in etcd. This layout is an interface: others may read it.
+//!
+//! ```text
+//! ROOT/l/NAME!write/TICKET-SESSION             an exclusive ticket
+//! ROOT/l/NAME!read/TICKET-SESSION              a reader
+//! ROOT/l/NAME!sem/CAPACITY/TICKET-SESSION-WEIGHT
+//! ROOT/c/NAME!                                 the name's cell
+//! ROOT/s/SESSION/…                             a session's leases and its mailbox
+//! ROOT/x/TICKET-SESSION                        a ticket that must not enter any more
+//! ROOT/id                                      the identity of the data
+//! ```
+//!
+//! A line is all keys that begin with `ROOT/l/NAME!`, in the order in which they were created. In a
+//! name the characters up to `%` are written as `%20`; the end of the name sorts before all others, so
+//! lines are in the order of their names. In raw mode a line begins with `NAME/` as with etcd's own
+//! clients, and whatever else stands there counts as exclusive.
+
+use crate::{
+    name::Name,
+    ticket::{Mode, TicketId},
+};
+use std::fmt::Write as _;
+
+/// Ends a name.
+const END: char = '!';
+
+pub(super) struct Keys {
+    root: String,
+    raw: bool,
+}
+
+/// A ticket as its key tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) ticket: TicketId,
+    /// The public part of its session's id; `None` if another kind of client has made it.
+    pub(super) session: Option<i64>,
+    pub(super) mode: Mode,
+}
+
+/// Keys from one on and before another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) from: Vec<u8>,
+    pub(super) to: Vec<u8>,
+}
+
+impl Span {
+    /// All keys that begin so.
+    pub(super) fn of(prefix: impl Into<Vec<u8>>) -> Self {
+        let from = prefix.into();
+        let to = end(&from);
+        Self { from, to }
+    }
+}
+
+/// The first key after all that begin so.
+fn end(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // Nothing begins so that is not below this: etcd reads it as "to the end".
+    vec![0]
+}
+
+impl Keys {
+    pub(super) fn new(root: impl Into<String>, raw: bool) -> Self {
+        Self { root: root.into(), raw }
+    }
+
+    pub(super) fn is_raw(&self) -> bool {
+        self.raw
+    }
+
+    pub(super) fn id(&self) -> Vec<u8> {
+        format!("{}/id", self.root).into_bytes()
+    }
+
+    pub(super) fn cell(&self, name: &Name) -> Vec<u8> {
+        format!("{}/c/{}{END}", self.root, escaped(name.as_str())).into_bytes()
+    }
+
+    pub(super) fn closed(&self, session: i64, ticket: TicketId) -> Vec<u8> {
+        format!("{}/x/{ticket}-{session:016x}", self.root).into_bytes()
+    }
+
+    /// All that is written about a session.
+    pub(super) fn session(&self, session: i64) -> Span {
+        Span::of(format!("{}/s/{session:016x}/", self.root))
+    }
+
+    /// What one of a session's leases carries, besides tickets.
+    pub(super) fn shard(&self, session: i64, shard: usize) -> Vec<u8> {
+        format!("{}/s/{session:016x}/{shard}", self.root).into_bytes()
+    }
+
+    /// Where a session is told of its evictions.
+    pub(super) fn mailbox(&self, session: i64) -> Vec<u8> {
+        format!("{}/s/{session:016x}/evicted", self.root).into_bytes()
+    }
+
+    fn line_text(&self, name: &Name) -> String {
+        match self.raw {
+            true => format!("{name}/"),
+            false => format!("{}/l/{}{END}", self.root, escaped(name.as_str())),
+        }
+    }
+
+    pub(super) fn line(&self, name: &Name) -> Span {
+        Span::of(self.line_text(name))
+    }
+
+    /// Where lines of names that begin so are.
+    pub(super) fn lines(&self, prefix: &str) -> Span {
+        match self.raw {
+            true if prefix.is_empty() => Span { from: vec![0], to: vec![0] },
+            true => Span::of(prefix),
+            false => Span::of(format!("{}/l/{}", self.root, escaped(prefix))),
+        }
+    }
+
+    fn class(&self, name: &Name, mode: Mode) -> String {
+        let line = self.line_text(name);
+        match mode {
+            Mode::Exclusive => line + "write/",
+            Mode::Shared => line + "read/",
+            Mode::Permits { of, .. } => format!("{line}sem/{of}/"),
+        }
+    }
+
+    pub(super) fn ticket(
+        &self,
+        name: &Name,
+        mode: Mode,
+        ticket: TicketId,
+        session: i64,
+    ) -> Vec<u8> {
+        let key = format!("{}{ticket}-{session:016x}", self.class(name, mode));
+        match mode {
+            Mode::Permits { weight, .. } => format!("{key}-{weight}").into_bytes(),
+            Mode::Exclusive | Mode::Shared => key.into_bytes(),
+        }
+    }
+
+    /// Where tickets of the line would be that have another capacity.
+    pub(super) fn of_other_capacity(&self, name: &Name, mode: Mode) -> Vec<Span> {
+        match mode {
+            Mode::Exclusive | Mode::Shared => vec![Span::of(self.line_text(name) + "sem/")],
+            Mode::Permits { .. } => self.around(name, &Span::of(self.class(name, mode))),
+        }
+    }
+
+    /// Where nobody may stand if a ticket is to be granted without knowing more of its line.
+    pub(super) fn in_the_way(&self, name: &Name, mode: Mode) -> Vec<Span> {
+        match mode {
+            Mode::Exclusive | Mode::Permits { .. } => vec![self.line(name)],
+            Mode::Shared => self.around(name, &Span::of(self.class(name, mode))),
+        }
+    }
+
+    /// The line without this part of it.
+    fn around(&self, name: &Name, part: &Span) -> Vec<Span> {
+        let line = self.line(name);
+        let before = Span { from: line.from, to: part.from.clone() };
+        vec![before, Span { from: part.to.clone(), to: line.to }]
+    }
+
+    /// What a key of a line says, if it is one.
+    pub(super) fn parse(&self, key: &[u8], lease: i64) -> Option<(Name, Spot)> {
+        let key = std::str::from_utf8(key).ok()?;
+        if self.raw {
+            return parse_raw(key, lease);
+        }
+        let line = key.strip_prefix(&self.root)?.strip_prefix("/l/")?;
+        let (name, rest) = line.split_once(END)?;
+        Some((Name::new(&unescaped(name)?).ok()?, spot(rest)?))
+    }
+
+    /// What a key of the line of this name says. Every key there is a ticket.
+    pub(super) fn spot(&self, name: &Name, key: &[u8]) -> Spot {
+        let rest = key.get(self.line_text(name).len()..).unwrap_or_default();
+        let own = std::str::from_utf8(rest).ok().and_then(spot);
+        own.unwrap_or_else(|| foreign(rest))
+    }
+}
+
+fn spot(rest: &str) -> Option<Spot> {
+    let (class, rest) = rest.split_once('/')?;
+    let (of, rest) = match class {
+        "sem" => {
+            let (of, rest) = rest.split_once('/')?;
+            (Some(of.parse().ok()?), rest)
+        }
+        _ => (None, rest),
+    };
+    let mut parts = rest.split('-');
+    let ticket = parts.next()?.parse().ok()?;
+    let session = Some(i64::from_str_radix(parts.next()?, 16).ok()?);
+    let mode = match (class, of) {
+        ("write", None) => Mode::Exclusive,
+        ("read", None) => Mode::Shared,
+        (_, Some(of)) => Mode::Permits { weight: parts.next()?.parse().ok()?, of },
+        _ => return None,
+    };
+    parts.next().is_none().then_some(Spot { ticket, session, mode })
+}
+
+/// A key that another kind of client has put into the line. Its end is mostly its lease in
+/// hexadecimal digits, and then that is its id here too; else the id is a hash (FNV-1a).
+fn foreign(rest: &[u8]) -> Spot {
+    let text = std::str::from_utf8(rest).unwrap_or_default();
+    let id = u128::from_str_radix(text, 16).unwrap_or_else(|_| {
+        rest.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
+            (hash ^ u128::from(*byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
+        })
+    });
+    let ticket = TicketId::from_bytes(id.to_be_bytes());
+    Spot { ticket, session: None, mode: Mode::Exclusive }
+}
+
+/// Among all of a cluster's keys, those that are tickets: ours, and those that end with their lease.
+fn parse_raw(key: &str, lease: i64) -> Option<(Name, Spot)> {
+    for class in ["/write/", "/read/", "/sem/"] {
+        if let Some(at) = key.rfind(class)
+            && let Some(spot) = spot(&key[at + 1..])
+        {
+            return Some((Name::new(&key[..at]).ok()?, spot));
+        }
+    }
+    let (name, rest) = key.rsplit_once('/')?;
+    let by_lease = lease != 0 && i64::from_str_radix(rest, 16) == Ok(lease);
+    by_lease.then(|| Some((Name::new(name).ok()?, foreign(rest.as_bytes()))))?
+}
+
+fn escaped(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for c in name.chars() {
+        if c <= '%' {
+            let _ = write!(text, "%{:02x}", u32::from(c));
+        } else {
+            text.push(c);
+        }
+    }
+    text
+}
+
+fn unescaped(text: &str) -> Option<String> {
+    percent_encoding::percent_decode_str(text).decode_utf8().ok().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn name(text: &str) -> Name {
+        Name::new(text).unwrap()
+    }
+
+    const MODES: [Mode; 3] = [Mode::Exclusive, Mode::Shared, Mode::Permits { weight: 2, of: 40 }];
+
+    #[test]
+    fn a_key_reads_as_it_was_written() {
+        for keys in [Keys::new("lockkeeper", false), Keys::new("lockkeeper", true)] {
+            for mode in MODES {
+                let ticket = TicketId::random();
+                let key = keys.ticket(&name("a/b"), mode, ticket, 7);
+                let spot = Spot { ticket, session: Some(7), mode };
+                assert_eq!(keys.parse(&key, 7), Some((name("a/b"), spot)));
+                assert_eq!(keys.spot(&name("a/b"), &key), spot);
+            }
+        }
+    }
+
+    #[test]
+    fn the_parts_of_a_line_do_not_overlap() {
+        let (keys, name) = (Keys::new("r", false), name("a"));
+        let within = |span: &Span, key: &[u8]| *span.from <= *key && *key < *span.to;
+        let key = |mode| keys.ticket(&name, mode, TicketId::random(), 1);
+        let permits = |of| Mode::Permits { weight: 1, of };
+        let others = |mode, key: &[u8]| {
+            keys.of_other_capacity(&name, mode).iter().any(|span| within(span, key))
+        };
+        for (mode, other) in [
+            (Mode::Exclusive, permits(4)),
+            (Mode::Shared, permits(4)),
+            (permits(4), Mode::Exclusive),
+            (permits(4), Mode::Shared),
+            (permits(4), permits(40)),
+            (permits(4), permits(3)),
+        ] {
+            assert!(others(mode, &key(other)) && !others(mode, &key(mode)), "{mode} {other}");
+        }
+        let blocks =
+            |mode, key: &[u8]| keys.in_the_way(&name, mode).iter().any(|span| within(span, key));
+        assert!(blocks(Mode::Shared, &key(Mode::Exclusive)));
+        assert!(!blocks(Mode::Shared, &key(Mode::Shared)));
+        assert!(blocks(Mode::Exclusive, &key(Mode::Shared)));
+    }
+
+    #[test]
+    fn foreign_keys_are_exclusive_and_named_by_their_lease() {
+        let keys = Keys::new("lockkeeper", true);
+        let spot = keys.spot(&name("a"), b"a/694d7a2f5a8c1e0b");
+        assert_eq!((spot.mode, spot.session), (Mode::Exclusive, None));
+        assert_eq!(spot.ticket.to_string(), "0000000000000000694d7a2f5a8c1e0b");
+        let lease = 0x694d_7a2f_5a8c_1e0b;
+        assert_eq!(keys.parse(b"a/694d7a2f5a8c1e0b", lease).unwrap().0, name("a"));
+        assert_eq!(keys.parse(b"a/694d7a2f5a8c1e0b", 5), None, "somebody's own key");
+        assert_eq!(keys.parse(b"config/colour", 0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn lines_are_in_the_order_of_their_names(a in "\\PC{1,20}", b in "\\PC{1,20}") {
+            let keys = Keys::new("r", false);
+            let (a, b) = (name(&a), name(&b));
+            prop_assert_eq!(a.cmp(&b), keys.line(&a).from.cmp(&keys.line(&b).from));
+            let key = keys.ticket(&a, Mode::Exclusive, TicketId::random(), 1);
+            prop_assert_eq!(keys.parse(&key, 1).unwrap().0, a);
+        }
+    }
+}

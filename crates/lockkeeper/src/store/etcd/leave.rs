@@ -1,0 +1,111 @@
+//! Leaving a line, and seeing to it that a late copy of an enter is refused.
+
+use super::{
+    Etcd, Nature, ops,
+    proto::{RequestOp, TxnRequest},
+    row::{Row, State},
+    sessions::tag,
+    standing::{Queue, Standing},
+};
+use crate::{
+    clock::Moment,
+    store::{Leave, Left, STRAY_MAX, StoreResult},
+    ticket::Place,
+};
+use std::time::Duration;
+
+/// The lease that the marks of closed tickets belong to. One serves many marks, and all of them stay
+/// for long enough.
+#[derive(Default)]
+pub(super) struct Strays(tokio::sync::Mutex<Option<(i64, Moment)>>);
+
+impl Etcd {
+    /// A lease for marks that lives for at least [`STRAY_MAX`].
+    async fn stray_lease(&self) -> StoreResult<i64> {
+        let mut present = self.strays.0.lock().await;
+        let now = self.clock.now();
+        if let Some((id, until)) = *present
+            && now < until
+        {
+            return Ok(id);
+        }
+        let id = random_lease();
+        self.client.grant(id, seconds(STRAY_MAX * 2)).await?;
+        *present = Some((id, now + STRAY_MAX));
+        Ok(id)
+    }
+
+    pub(super) async fn leave_line(&self, ask: Leave) -> StoreResult<Left> {
+        let Place { session, ticket, .. } = &ask.place;
+        let mark = if ask.stray {
+            let key = self.keys.closed(tag(*session), *ticket);
+            vec![ops::put(&key, Vec::new(), self.stray_lease().await?)]
+        } else {
+            Vec::new()
+        };
+        let known = self.sessions.with(*session, |life| life.tickets.get(ticket).cloned());
+        let left = match known.flatten() {
+            Some(known) if ask.keep.is_none() && known.fence.is_some() => {
+                self.release(&known.key, known.lease, mark).await?
+            }
+            _ => self.find_and_leave(&ask, mark).await?,
+        };
+        self.sessions.with(*session, |life| life.detach(*session, *ticket));
+        Ok(left)
+    }
+
+    /// Leaves a granted ticket: one transaction. What another has kept is not ours any more, and
+    /// belongs to another lease.
+    async fn release(&self, key: &[u8], lease: i64, mark: Vec<RequestOp>) -> StoreResult<Left> {
+        let mut success = mark.clone();
+        success.push(ops::delete(key));
+        let ask = TxnRequest { compare: vec![ops::leased(key, lease)], success, failure: mark };
+        let answer = self.client.txn(ask, Nature::Once).await?;
+        Ok(if answer.succeeded { Left::Released } else { Left::Gone })
+    }
+
+    /// Leaves a ticket of which it is not known whether it is granted. The mark comes first: after it
+    /// no enter of this ticket can come.
+    async fn find_and_leave(&self, ask: &Leave, mark: Vec<RequestOp>) -> StoreResult<Left> {
+        let Place { session, name, ticket } = &ask.place;
+        let mut success = mark;
+        success.push(ops::range(ops::all(&self.keys.line(name))));
+        let read = TxnRequest { success, ..TxnRequest::default() };
+        let answer = self.client.txn(read, Nature::Repeatable).await?;
+        let mut answers = ops::Answers::of(answer);
+        if ask.stray {
+            answers.skip();
+        }
+        let queue = Queue::read(&self.keys, name, answers.range()?.kvs);
+        let Some(at) = queue.own(*ticket, tag(*session)) else { return Ok(Left::Gone) };
+        let (own, granted) = (&queue.0[at], at < queue.admitted());
+        if let Some(keep) = ask.keep.filter(|_| granted) {
+            return self.keep(own, keep).await;
+        }
+        let left = self.release(&own.key, own.lease, Vec::new()).await?;
+        Ok(if left == Left::Released && !granted { Left::Withdrawn } else { left })
+    }
+
+    /// Hands the ticket over to a lease that nobody renews. Its place in the line stays the same.
+    async fn keep(&self, own: &Standing, keep: Duration) -> StoreResult<Left> {
+        let Some(row) = own.row.clone() else { return Ok(Left::Gone) };
+        let lease = random_lease();
+        self.client.grant(lease, seconds(keep)).await?;
+        let value = Row { state: State::Kept, ..row }.write();
+        let ask = TxnRequest {
+            compare: vec![ops::unchanged(&own.key, own.modified), ops::leased(&own.key, own.lease)],
+            success: vec![ops::put(&own.key, value, lease)],
+            failure: Vec::new(),
+        };
+        let answer = self.client.txn(ask, Nature::Once).await?;
+        Ok(if answer.succeeded { Left::Released } else { Left::Gone })
+    }
+}
+
+fn seconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis().div_ceil(1_000)).unwrap_or(i64::MAX)
+}
+
+fn random_lease() -> i64 {
+    rand::random_range(1..i64::MAX)
+}

@@ -1,0 +1,158 @@
+//! How tickets stand: read from their lines, many lines in one request.
+
+use super::{
+    Etcd, Nature, ops,
+    proto::{Headed as _, RangeRequest, RangeResponse, TxnRequest},
+    sessions::{Known, tag},
+    standing::Queue,
+    watch::Target,
+};
+use crate::{
+    error::StoreError,
+    name::Name,
+    store::{Stand, StoreResult, Which, together},
+    ticket::{Place, SessionId, TicketId},
+};
+use std::collections::BTreeSet;
+
+impl Etcd {
+    pub(super) async fn poll_tickets(
+        &self,
+        session: SessionId,
+        which: Which,
+    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        match which {
+            Which::These(tickets) => self.stands(session, tickets).await,
+            Which::All => {
+                let tickets = self.tickets_of(session).await?;
+                let mut stands = self.stands(session, tickets).await?;
+                stands.retain(|(.., stand)| *stand != Stand::Gone);
+                Ok(stands)
+            }
+        }
+    }
+
+    /// All tickets that the session's leases have, and those that were sent from here: a member that
+    /// is asked about a lease may lag behind.
+    async fn tickets_of(&self, session: SessionId) -> StoreResult<Vec<(Name, TicketId)>> {
+        self.life(session).await?;
+        let known = self.sessions.with(session, |life| {
+            let tickets = life.tickets.iter().map(|(ticket, known)| (known.name.clone(), *ticket));
+            (life.leases(session), tickets.collect::<BTreeSet<_>>())
+        });
+        let Some((leases, mut tickets)) = known else { return Ok(Vec::new()) };
+        let asks = leases.into_iter().map(|lease| async move {
+            Ok::<_, StoreError>((lease, self.client.time_to_live(lease, true).await?))
+        });
+        for answer in together::all(asks).await {
+            let (lease, answer) = answer?;
+            let own = answer.keys.iter().filter_map(|key| self.keys.parse(key, lease));
+            let own = own.filter(|(_, spot)| spot.session == Some(tag(session)));
+            tickets.extend(own.map(|(name, spot)| (name, spot.ticket)));
+        }
+        Ok(tickets.into_iter().collect())
+    }
+
+    pub(super) async fn stands(
+        &self,
+        session: SessionId,
+        tickets: Vec<(Name, TicketId)>,
+    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        let mut stands = Vec::with_capacity(tickets.len());
+        for tickets in tickets.chunks(ops::OPS_MAX) {
+            let asks = tickets.iter().map(|(name, ticket)| self.ask(session, name, *ticket));
+            let (revision, lines) = self.read_all(asks.collect()).await?;
+            for ((name, ticket), line) in tickets.iter().zip(lines) {
+                let place = Place { session, name: name.clone(), ticket: *ticket };
+                let queue = Queue::read(&self.keys, name, line.kvs);
+                stands.push((name.clone(), *ticket, self.stand(&place, &queue, revision)));
+            }
+        }
+        Ok(stands)
+    }
+
+    /// What to read to know how a ticket stands. A grant that was seen stands as long as its key does.
+    fn ask(&self, session: SessionId, name: &Name, ticket: TicketId) -> RangeRequest {
+        let line = ops::all(&self.keys.line(name));
+        let known = self.sessions.with(session, |life| life.tickets.get(&ticket).cloned());
+        match known.flatten() {
+            Some(Known { key, fence: Some(_), .. }) => ops::one(&key),
+            Some(Known { created: Some(created), long, .. }) => {
+                RangeRequest { max_create_revision: created, keys_only: long, ..line }
+            }
+            _ => line,
+        }
+    }
+
+    /// Reads all of it at one revision.
+    async fn read_all(
+        &self,
+        mut asks: Vec<RangeRequest>,
+    ) -> StoreResult<(i64, Vec<RangeResponse>)> {
+        if asks.len() == 1 {
+            let line = self.client.range(asks.remove(0)).await?;
+            return Ok((line.revision(), vec![line]));
+        }
+        if asks.is_empty() {
+            return Ok((0, Vec::new()));
+        }
+        let count = asks.len();
+        let success = asks.into_iter().map(ops::range).collect();
+        let ask = TxnRequest { success, ..TxnRequest::default() };
+        let answer = self.client.txn(ask, Nature::Repeatable).await?;
+        let revision = answer.revision();
+        let mut answers = ops::Answers::of(answer);
+        let lines = (0..count).map(|_| answers.range()).collect::<StoreResult<_>>()?;
+        Ok((revision, lines))
+    }
+
+    fn stand(&self, place: &Place, queue: &Queue, revision: i64) -> Stand {
+        let Place { session, ticket, .. } = place;
+        if queue.own(*ticket, tag(*session)).is_some() {
+            return self.verdict(place, queue, revision);
+        }
+        // An enter that is under way is not known to have come.
+        self.sessions.with(*session, |life| {
+            if life.tickets.get(ticket).is_some_and(|known| known.created.is_some()) {
+                life.detach(*session, *ticket);
+            }
+        });
+        Stand::Gone
+    }
+
+    /// How a ticket stands that was found in what was read of its line at this revision; if it has to
+    /// wait, what it waits for is watched from there on.
+    pub(super) fn verdict(&self, place: &Place, queue: &Queue, revision: i64) -> Stand {
+        let Place { session, name, ticket } = place;
+        let at = queue.own(*ticket, tag(*session)).expect("the ticket was found in the line");
+        let own = &queue.0[at];
+        let known = self.sessions.with(*session, |life| {
+            let known = life.tickets.get_mut(ticket)?;
+            let before = known.fence;
+            known.born(own.created);
+            Some((before, known.fence))
+        });
+        match known.flatten() {
+            Some((_, Some(fence))) => return Stand::Granted { fence },
+            // Only its key was read, and it is not the one we knew: the next poll reads the line.
+            Some((Some(_), None)) => return Stand::Waiting(queue.wait(at, self.wall_ms())),
+            _ => {}
+        }
+        if at < queue.admitted() {
+            return Stand::Granted { fence: self.note_grant(place, own.created, revision) };
+        }
+        let target = Target {
+            ticket: *ticket,
+            own: own.key.clone(),
+            blocker: queue.blocker(at),
+            line: self.keys.line(name),
+            from: revision + 1,
+        };
+        self.sessions.with(*session, |life| {
+            if let Some(ear) = &life.ear {
+                ear.watch(target);
+            }
+        });
+        Stand::Waiting(queue.wait(at, self.wall_ms()))
+    }
+}

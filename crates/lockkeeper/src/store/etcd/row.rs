@@ -1,0 +1,164 @@
+//! What is written beside a ticket, a session and a cell.
+//!
+//! All three are text with a first line of fields, so that `etcdctl get` shows something useful.
+
+use crate::{
+    store::{Cell, Terms},
+    ticket::Owner,
+};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use std::time::Duration;
+
+/// The value of a ticket's key: `lk1 EDIT STATE ENTERED PID HOST PROGRAM`, a line's end, the note.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    /// The number of the note's last edit.
+    pub(super) edit: u64,
+    pub(super) state: State,
+    /// When it was written, in milliseconds of its writer's wall clock: for people to see.
+    pub(super) entered: u64,
+    pub(super) owner: Owner,
+    pub(super) note: Vec<u8>,
+}
+
+/// What the writer of a ticket knew of its grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It was granted as it was written.
+    AtOnce,
+    /// It was written into a line; when it was granted is not written down.
+    Queued,
+    /// Its session has left it behind, to keep the lock closed for a while.
+    Kept,
+}
+
+impl State {
+    fn word(self) -> &'static str {
+        match self {
+            Self::AtOnce => "held",
+            Self::Queued => "queued",
+            Self::Kept => "kept",
+        }
+    }
+
+    fn parse(word: &str) -> Option<Self> {
+        [Self::AtOnce, Self::Queued, Self::Kept].into_iter().find(|s| s.word() == word)
+    }
+}
+
+impl Row {
+    pub(super) fn write(&self) -> Vec<u8> {
+        let Self { edit, state, entered, owner, note } = self;
+        let head = format!("lk1 {edit} {} {entered} {}\n", state.word(), write_owner(owner));
+        [head.as_bytes(), note].concat()
+    }
+
+    pub(super) fn read(value: &[u8]) -> Option<Self> {
+        let (head, note) = split(value)?;
+        let mut words = head.strip_prefix("lk1 ")?.split(' ');
+        let (edit, state) = (words.next()?.parse().ok()?, State::parse(words.next()?)?);
+        let entered = words.next()?.parse().ok()?;
+        let owner = read_owner(&mut words)?;
+        Some(Self { edit, state, entered, owner, note: note.to_vec() })
+    }
+}
+
+/// The value of a session's first key: `lk1 TTL DELAY PID HOST PROGRAM`, times in milliseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) terms: Terms,
+    pub(super) owner: Owner,
+}
+
+impl Record {
+    pub(super) fn write(&self) -> Vec<u8> {
+        let (ttl, delay) = (self.terms.ttl.as_millis(), self.terms.lock_delay.as_millis());
+        format!("lk1 {ttl} {delay} {}\n", write_owner(&self.owner)).into_bytes()
+    }
+
+    pub(super) fn read(value: &[u8]) -> Option<Self> {
+        let mut words = split(value)?.0.strip_prefix("lk1 ")?.split(' ');
+        let mut time = || Some(Duration::from_millis(words.next()?.parse().ok()?));
+        let terms = Terms::new(time()?, time()?);
+        Some(Self { terms, owner: read_owner(&mut words)? })
+    }
+}
+
+/// The value of a cell: `FENCE EDIT` in 16 hexadecimal digits each, so that etcd itself can compare
+/// which is the later one; then `set` or `none`, a line's end, the bytes.
+pub(super) struct CellRow;
+
+impl CellRow {
+    pub(super) fn stamp(fence: u64, edit: u64) -> String {
+        format!("{fence:016x} {edit:016x} ")
+    }
+
+    pub(super) fn write(fence: u64, edit: u64, bytes: Option<&[u8]>) -> Vec<u8> {
+        let word = if bytes.is_some() { "set" } else { "none" };
+        let head = format!("{}{word}\n", Self::stamp(fence, edit));
+        [head.as_bytes(), bytes.unwrap_or_default()].concat()
+    }
+
+    pub(super) fn read(value: &[u8]) -> Option<Option<Cell>> {
+        let (head, bytes) = split(value)?;
+        let mut words = head.split(' ');
+        let fence = u64::from_str_radix(words.next()?, 16).ok()?;
+        let set = words.nth(1)? == "set";
+        Some(set.then(|| Cell { bytes: bytes.to_vec(), fence }))
+    }
+}
+
+fn split(value: &[u8]) -> Option<(&str, &[u8])> {
+    let at = value.iter().position(|byte| *byte == b'\n')?;
+    Some((std::str::from_utf8(&value[..at]).ok()?, &value[at + 1..]))
+}
+
+fn write_owner(owner: &Owner) -> String {
+    let word = |text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    format!("{} {} {}", owner.pid, word(&owner.host), word(&owner.program))
+}
+
+fn read_owner<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Owner> {
+    let pid = words.next()?.parse().ok()?;
+    let mut word = || Some(percent_decode_str(words.next()?).decode_utf8().ok()?.into_owned());
+    Some(Owner { host: word()?, pid, program: word()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back(
+            edit: u64, entered: u64, pid: u32, host in "\\PC{0,9}", program in "\\PC{0,9}",
+            note: Vec<u8>, ttl in 0u64..1_000_000_000, delay in 0u64..1_000_000_000,
+        ) {
+            let owner = Owner { host, pid, program };
+            for state in [State::AtOnce, State::Queued, State::Kept] {
+                let row = Row { edit, state, entered, owner: owner.clone(), note: note.clone() };
+                prop_assert_eq!(Row::read(&row.write()), Some(row));
+            }
+            let (ttl, delay) = (Duration::from_millis(ttl), Duration::from_millis(delay));
+            let record = Record { terms: Terms::new(ttl, delay), owner };
+            prop_assert_eq!(Record::read(&record.write()), Some(record));
+        }
+
+        #[test]
+        fn a_later_cell_is_a_greater_value(
+            a in (any::<u64>(), any::<u64>()), b in (any::<u64>(), any::<u64>()),
+            bytes: Vec<u8>,
+        ) {
+            let value = CellRow::write(a.0, a.1, Some(&bytes));
+            prop_assert_eq!(CellRow::read(&value).unwrap().unwrap(), Cell { bytes, fence: a.0 });
+            let is_older = value.as_slice() < CellRow::stamp(b.0, b.1).as_bytes();
+            prop_assert_eq!(is_older, a < b);
+        }
+
+        #[test]
+        fn no_value_makes_the_readers_panic(value: Vec<u8>) {
+            let _ = (Row::read(&value), Record::read(&value), CellRow::read(&value));
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Wake-ups: one stream of watches for each session.
+//!
+//! A waiter watches the key that it waits for and its own; the holder of permits watches its line.
+//! A watch begins where the read ended that found the ticket waiting, so nothing falls between the
+//! two. The session's mailbox, where evictions are told, is watched all the time. When the stream
+//! breaks nothing is resumed: the core polls, and every poll watches anew.
+
+use super::{
+    Etcd, KIND, error,
+    keys::Span,
+    proto::{
+        Event, Headed as _, NO_PUT, WatchAsk, WatchCancelRequest, WatchCreateRequest, WatchRequest,
+        WatchResponse,
+    },
+    sessions::tag,
+    standing::Blocker,
+};
+use crate::{
+    error::{StoreError, Trouble},
+    store::{Hints, StoreResult},
+    ticket::{SessionId, TicketId},
+};
+use std::{collections::HashMap, sync::Arc};
+use tokio::sync::mpsc;
+use tokio_stream::{StreamExt as _, wrappers::UnboundedReceiverStream};
+
+/// The id of the watch on the session's mailbox.
+const MAILBOX: i64 = 1;
+
+/// Tells a session's stream what to watch.
+pub(super) struct Ear(mpsc::UnboundedSender<Wish>);
+
+enum Wish {
+    Watch(Box<Target>),
+    Forget(TicketId),
+}
+
+/// What a waiting ticket has to hear of.
+pub(super) struct Target {
+    pub(super) ticket: TicketId,
+    pub(super) own: Vec<u8>,
+    pub(super) blocker: Blocker,
+    pub(super) line: Span,
+    /// From which revision on.
+    pub(super) from: i64,
+}
+
+impl Ear {
+    /// Never blocks; if nobody listens, a poll stands behind.
+    pub(super) fn watch(&self, target: Target) {
+        let _ = self.0.send(Wish::Watch(Box::new(target)));
+    }
+
+    pub(super) fn forget(&self, ticket: TicketId) {
+        let _ = self.0.send(Wish::Forget(ticket));
+    }
+}
+
+/// What an event of a watch means.
+#[derive(Clone, Copy)]
+enum Meaning {
+    /// Who stood in the way has left.
+    MayGo(TicketId),
+    /// The ticket itself is gone.
+    Ended(TicketId),
+    /// Somebody in the line has left; it may be the ticket itself.
+    Moved(TicketId),
+}
+
+#[derive(Default)]
+struct Watches {
+    last: i64,
+    meanings: HashMap<i64, Meaning>,
+    /// What each ticket waits for, and its watches.
+    tickets: HashMap<TicketId, (Blocker, Vec<u8>, Vec<i64>)>,
+}
+
+impl Watches {
+    fn add(&mut self, meaning: Meaning, span: Span, from: i64) -> (i64, WatchRequest) {
+        self.last += 1;
+        let id = MAILBOX + self.last;
+        self.meanings.insert(id, meaning);
+        (id, create(id, span, from, true))
+    }
+
+    fn watch(&mut self, target: Target) -> Vec<WatchRequest> {
+        let Target { ticket, own, blocker, line, from } = target;
+        if self.tickets.get(&ticket).is_some_and(|(present, ..)| *present == blocker) {
+            return Vec::new();
+        }
+        let mut asks = self.forget(ticket);
+        let alone = |key: &[u8]| Span { from: key.to_vec(), to: Vec::new() };
+        let added = match &blocker {
+            Blocker::Key(key) => vec![
+                self.add(Meaning::MayGo(ticket), alone(key), from),
+                self.add(Meaning::Ended(ticket), alone(&own), from),
+            ],
+            Blocker::Anyone => vec![self.add(Meaning::Moved(ticket), line, from)],
+        };
+        let (ids, more): (Vec<i64>, Vec<WatchRequest>) = added.into_iter().unzip();
+        self.tickets.insert(ticket, (blocker, own, ids));
+        asks.extend(more);
+        asks
+    }
+
+    fn forget(&mut self, ticket: TicketId) -> Vec<WatchRequest> {
+        let (.., ids) =
+            self.tickets.remove(&ticket).unwrap_or((Blocker::Anyone, Vec::new(), Vec::new()));
+        for id in &ids {
+            self.meanings.remove(id);
+        }
+        let cancel = |watch_id| WatchRequest {
+            ask: Some(WatchAsk::Cancel(WatchCancelRequest { watch_id })),
+        };
+        ids.into_iter().map(cancel).collect()
+    }
+
+    /// Drops the hints that a response gives rise to; says what to ask then.
+    fn hear(&mut self, response: &WatchResponse, to: &dyn Hints) -> Vec<WatchRequest> {
+        if response.watch_id == MAILBOX {
+            response.events.iter().filter_map(evicted).for_each(|ticket| to.ended(ticket));
+            return Vec::new();
+        }
+        let Some(meaning) = self.meanings.get(&response.watch_id).copied() else {
+            return Vec::new();
+        };
+        if response.events.is_empty() && !response.canceled {
+            return Vec::new();
+        }
+        match meaning {
+            Meaning::Ended(ticket) if !response.canceled => {
+                to.ended(ticket);
+                self.forget(ticket)
+            }
+            Meaning::Moved(ticket) if self.is_gone(ticket, response) => {
+                to.ended(ticket);
+                self.forget(ticket)
+            }
+            Meaning::Moved(ticket) if !response.canceled => {
+                to.look(Some(ticket));
+                Vec::new()
+            }
+            // The next poll says what to watch then; a watch that was refused is made anew.
+            Meaning::MayGo(ticket) | Meaning::Ended(ticket) | Meaning::Moved(ticket) => {
+                let asks = self.forget(ticket);
+                to.look(Some(ticket));
+                asks
+            }
+        }
+    }
+
+    fn is_gone(&self, ticket: TicketId, response: &WatchResponse) -> bool {
+        let own = self.tickets.get(&ticket).map(|(_, own, _)| own);
+        let gone = |event: &Event| event.kv.as_ref().map(|kv| &kv.key) == own;
+        own.is_some() && response.events.iter().any(gone)
+    }
+}
+
+fn evicted(event: &Event) -> Option<TicketId> {
+    std::str::from_utf8(&event.kv.as_ref()?.value).ok()?.parse().ok()
+}
+
+fn create(watch_id: i64, span: Span, from: i64, deletes_only: bool) -> WatchRequest {
+    let Span { from: key, to: range_end } = span;
+    let filters = if deletes_only { vec![NO_PUT] } else { Vec::new() };
+    let ask = WatchCreateRequest { key, range_end, start_revision: from, filters, watch_id };
+    WatchRequest { ask: Some(WatchAsk::Create(ask)) }
+}
+
+impl Etcd {
+    /// Passes on what a session's watches bring, until the stream breaks.
+    pub(super) async fn listen(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
+        let (ear, wishes) = mpsc::unbounded_channel();
+        if self.sessions.with(session, |life| life.ear = Some(Ear(ear))).is_none() {
+            return StoreError::session_over(KIND);
+        }
+        let answer = self.hear(session, wishes, &*to).await;
+        self.sessions.with(session, |life| life.ear = None);
+        match answer {
+            Err(e) => e,
+            Ok(()) => StoreError::not_applied(KIND, Trouble::Unavailable, "the watches ended"),
+        }
+    }
+
+    async fn hear(
+        &self,
+        session: SessionId,
+        mut wishes: mpsc::UnboundedReceiver<Wish>,
+        to: &dyn Hints,
+    ) -> StoreResult<()> {
+        let (asks, sent) = mpsc::unbounded_channel();
+        let mailbox = Span { from: self.keys.mailbox(tag(session)), to: Vec::new() };
+        let _ = asks.send(create(MAILBOX, mailbox, 0, false));
+        let (turn, mut stream) = self.client.watch(UnboundedReceiverStream::new(sent)).await?;
+        let mut watches = Watches::default();
+        loop {
+            let more = tokio::select! {
+                // Another endpoint is used now, so something is wrong with this one.
+                () = self.client.turned(turn) => return Ok(()),
+                wish = wishes.recv() => match wish {
+                    Some(Wish::Watch(target)) => watches.watch(*target),
+                    Some(Wish::Forget(ticket)) => watches.forget(ticket),
+                    None => return Ok(()),
+                },
+                response = stream.next() => {
+                    let Some(response) = response else { return Ok(()) };
+                    let response = response.map_err(|status| error::of(status).error)?;
+                    if response.header().is_some_and(|h| h.cluster_id != self.client.cluster()) {
+                        return Ok(());
+                    }
+                    if response.watch_id == MAILBOX && response.created {
+                        // Now we listen: what happened before, a poll has to find out.
+                        to.look(None);
+                    }
+                    if response.watch_id <= 0 && response.canceled {
+                        return Ok(());
+                    }
+                    watches.hear(&response, to)
+                }
+            };
+            for ask in more {
+                let _ = asks.send(ask);
+            }
+        }
+    }
+}
