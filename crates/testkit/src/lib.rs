@@ -49,6 +49,7 @@ pub mod case;
 mod cases;
 pub mod chaos;
 pub mod ear;
+mod etcd;
 pub mod face;
 mod hand;
 pub mod invariants;

@@ -2,7 +2,7 @@
 
 use crate::{
     case::Case,
-    redlock,
+    etcd, redlock,
     subject::{Site, Subject},
 };
 use lockkeeper::Capabilities;
@@ -58,7 +58,8 @@ pub fn etcd() -> Vec<Subject> {
         let can = Capabilities { durable: true, survives_failover, ..Capabilities::LINES };
         subject(recipe, can, "prefix=", &[]).across_processes().short_ttl(Duration::from_secs(2))
     };
-    vec![of(servers::ETCD, false), of(servers::ETCD_CLUSTER, true)]
+    let cluster = of(servers::ETCD_CLUSTER, true);
+    vec![of(servers::ETCD, false), etcd::own_cases().into_iter().fold(cluster, Subject::case)]
 }
 
 /// A store of one server, which all cases share; each has a prefix or schema of its own, which begins so.

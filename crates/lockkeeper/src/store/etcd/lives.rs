@@ -103,13 +103,20 @@ impl Etcd {
             return Err(StoreError::session_over(KIND));
         };
         let shard = self.sessions.with(session, |life| life.shards.len()).unwrap_or(0);
+        let sent = self.clock.now();
         self.grant(lease(session, shard), terms.ttl + terms.lock_delay).await?;
         self.write_record(session, shard, Record { terms, owner }).await?;
-        self.sessions.with(session, |life| {
+        let overtaken = self.sessions.with(session, |life| {
             if life.shards.len() == shard {
                 life.shards.push(0);
             }
+            life.renewing >= sent
         });
+        // A renewal that began meanwhile did not know of this lease, and whoever believes in that
+        // renewal believes for longer than the grant is good for.
+        if overtaken == Some(true) && !self.client.keep_alive(vec![lease(session, shard)]).await? {
+            return Err(StoreError::session_over(KIND));
+        }
         Ok(lease(session, shard))
     }
 

@@ -4,7 +4,7 @@ use super::{
     Etcd, Nature, ops,
     proto::{Headed as _, RangeRequest, RangeResponse, TxnRequest},
     sessions::{Known, tag},
-    standing::Queue,
+    standing::{Blocker, Queue},
     watch::Target,
 };
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     store::{Stand, StoreResult, Which, together},
     ticket::{Place, SessionId, TicketId},
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 impl Etcd {
     pub(super) async fn poll_tickets(
@@ -141,10 +141,14 @@ impl Etcd {
         if at < queue.admitted() {
             return Stand::Granted { fence: self.note_grant(place, own.created, revision) };
         }
+        let blocker = queue.blocker(at);
+        let anyone = blocker == Blocker::Anyone;
         let target = Target {
             ticket: *ticket,
             own: own.key.clone(),
-            blocker: queue.blocker(at),
+            blocker,
+            excess: queue.excess(at),
+            ahead: if anyone { queue.ahead(at) } else { HashMap::new() },
             line: self.keys.line(name),
             from: revision + 1,
         };

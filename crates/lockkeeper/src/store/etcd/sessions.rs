@@ -58,6 +58,8 @@ pub(super) struct Life {
     /// When the last good renewal, or the opening, was sent. After the TTL the session is over for its
     /// owner, although the store keeps the lease for the lock-delay.
     pub(super) renewed: Moment,
+    /// When the last renewal was begun.
+    pub(super) renewing: Moment,
 }
 
 /// A ticket that this handle has sent.
@@ -89,7 +91,7 @@ impl Known {
 impl Life {
     pub(super) fn new(terms: Terms, owner: Owner, renewed: Moment, shards: usize) -> Self {
         let (shards, tickets) = (vec![0; shards], HashMap::new());
-        Self { terms, owner, shards, tickets, ear: None, renewed }
+        Self { terms, owner, shards, tickets, ear: None, renewed, renewing: renewed }
     }
 
     pub(super) fn is_over(&self, now: Moment) -> bool {

@@ -14,7 +14,7 @@ use crate::{
     store::{Holder, Wait},
     ticket::{Mode, Owner, TicketId},
 };
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 /// When a waiter looks again although it was not woken.
 pub(super) const RECHECK: Duration = Duration::from_secs(1);
@@ -123,6 +123,17 @@ impl Queue {
             Mode::Permits { .. } => None,
         }
         .map_or(Blocker::Anyone, |standing| Blocker::Key(standing.key.clone()))
+    }
+
+    /// How much must leave before the ticket at this place fits.
+    pub(super) fn excess(&self, at: usize) -> u64 {
+        let weights = self.0[..=at].iter().map(|s| u64::from(s.spot.mode.weight()));
+        weights.sum::<u64>().saturating_sub(self.0[at].spot.mode.capacity().into())
+    }
+
+    /// Who stands before this place, and with which weight.
+    pub(super) fn ahead(&self, at: usize) -> HashMap<Vec<u8>, u32> {
+        self.0[..at].iter().map(|s| (s.key.clone(), s.spot.mode.weight())).collect()
     }
 
     /// What one who waits behind so many is told.

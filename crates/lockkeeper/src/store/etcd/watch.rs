@@ -41,6 +41,10 @@ pub(super) struct Target {
     pub(super) own: Vec<u8>,
     pub(super) blocker: Blocker,
     pub(super) line: Span,
+    /// What has to leave the line before the ticket fits, and who stands there with which weight; told
+    /// only if anybody's leaving matters.
+    pub(super) excess: u64,
+    pub(super) ahead: HashMap<Vec<u8>, u32>,
     /// From which revision on.
     pub(super) from: i64,
 }
@@ -71,8 +75,16 @@ enum Meaning {
 struct Watches {
     last: i64,
     meanings: HashMap<i64, Meaning>,
-    /// What each ticket waits for, and its watches.
-    tickets: HashMap<TicketId, (Blocker, Vec<u8>, Vec<i64>)>,
+    tickets: HashMap<TicketId, Waiting>,
+}
+
+/// What a ticket waits for, and its watches.
+struct Waiting {
+    blocker: Blocker,
+    own: Vec<u8>,
+    excess: u64,
+    ahead: HashMap<Vec<u8>, u32>,
+    ids: Vec<i64>,
 }
 
 impl Watches {
@@ -84,8 +96,8 @@ impl Watches {
     }
 
     fn watch(&mut self, target: Target) -> Vec<WatchRequest> {
-        let Target { ticket, own, blocker, line, from } = target;
-        if self.tickets.get(&ticket).is_some_and(|(present, ..)| *present == blocker) {
+        let Target { ticket, own, blocker, line, excess, ahead, from } = target;
+        if self.tickets.get(&ticket).is_some_and(|present| present.blocker == blocker) {
             return Vec::new();
         }
         let mut asks = self.forget(ticket);
@@ -98,14 +110,13 @@ impl Watches {
             Blocker::Anyone => vec![self.add(Meaning::Moved(ticket), line, from)],
         };
         let (ids, more): (Vec<i64>, Vec<WatchRequest>) = added.into_iter().unzip();
-        self.tickets.insert(ticket, (blocker, own, ids));
+        self.tickets.insert(ticket, Waiting { blocker, own, excess, ahead, ids });
         asks.extend(more);
         asks
     }
 
     fn forget(&mut self, ticket: TicketId) -> Vec<WatchRequest> {
-        let (.., ids) =
-            self.tickets.remove(&ticket).unwrap_or((Blocker::Anyone, Vec::new(), Vec::new()));
+        let ids = self.tickets.remove(&ticket).map(|waiting| waiting.ids).unwrap_or_default();
         for id in &ids {
             self.meanings.remove(id);
         }
@@ -132,14 +143,17 @@ impl Watches {
                 to.ended(ticket);
                 self.forget(ticket)
             }
-            Meaning::Moved(ticket) if self.is_gone(ticket, response) => {
-                to.ended(ticket);
-                self.forget(ticket)
-            }
-            Meaning::Moved(ticket) if !response.canceled => {
-                to.look(Some(ticket));
-                Vec::new()
-            }
+            Meaning::Moved(ticket) if !response.canceled => match self.moved(ticket, response) {
+                Moved::Gone => {
+                    to.ended(ticket);
+                    self.forget(ticket)
+                }
+                Moved::Fits => {
+                    to.look(Some(ticket));
+                    self.forget(ticket)
+                }
+                Moved::NotYet => Vec::new(),
+            },
             // The next poll says what to watch then; a watch that was refused is made anew.
             Meaning::MayGo(ticket) | Meaning::Ended(ticket) | Meaning::Moved(ticket) => {
                 let asks = self.forget(ticket);
@@ -149,11 +163,26 @@ impl Watches {
         }
     }
 
-    fn is_gone(&self, ticket: TicketId, response: &WatchResponse) -> bool {
-        let own = self.tickets.get(&ticket).map(|(_, own, _)| own);
-        let gone = |event: &Event| event.kv.as_ref().map(|kv| &kv.key) == own;
-        own.is_some() && response.events.iter().any(gone)
+    /// What it means for a ticket that these have left its line.
+    fn moved(&mut self, ticket: TicketId, response: &WatchResponse) -> Moved {
+        let Some(waiting) = self.tickets.get_mut(&ticket) else { return Moved::NotYet };
+        let left = response.events.iter().filter_map(|event| event.kv.as_ref()).map(|kv| &kv.key);
+        for key in left {
+            if *key == waiting.own {
+                return Moved::Gone;
+            }
+            let weight = waiting.ahead.remove(key).unwrap_or(0);
+            waiting.excess = waiting.excess.saturating_sub(weight.into());
+        }
+        if waiting.excess == 0 { Moved::Fits } else { Moved::NotYet }
     }
+}
+
+/// How a ticket stands after others have left its line.
+enum Moved {
+    Gone,
+    Fits,
+    NotYet,
 }
 
 fn evicted(event: &Event) -> Option<TicketId> {
@@ -171,9 +200,11 @@ impl Etcd {
     /// Passes on what a session's watches bring, until the stream breaks.
     pub(super) async fn listen(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
         let (ear, wishes) = mpsc::unbounded_channel();
-        if self.sessions.with(session, |life| life.ear = Some(Ear(ear))).is_none() {
-            return StoreError::session_over(KIND);
-        }
+        match self.life(session).await {
+            Err(e) => return e,
+            Ok(None) => return StoreError::session_over(KIND),
+            Ok(Some(_)) => self.sessions.with(session, |life| life.ear = Some(Ear(ear))),
+        };
         let answer = self.hear(session, wishes, &*to).await;
         self.sessions.with(session, |life| life.ear = None);
         match answer {

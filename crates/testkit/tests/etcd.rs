@@ -1,0 +1,412 @@
+//! What only a real etcd can show: how many requests a lock costs, and how its own clients and ours
+//! stand in one line.
+
+use lockkeeper::{Guard, Keeper};
+use servers::{Recipe, Require, Running};
+use std::{
+    collections::HashMap,
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, TcpStream},
+    path::Path,
+    process::Stdio,
+    time::Duration,
+};
+use testkit::world::{eventually, soon};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader, Lines},
+    process::{Child, ChildStdout, Command},
+    task::JoinSet,
+};
+
+/// A running server, or nothing if it cannot be had and nobody insists.
+fn start(recipe: Recipe) -> Option<Running> {
+    if let Some(missing) = recipe.first_missing() {
+        let must = Require::from_env().wants(recipe.name);
+        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
+        eprintln!("ignored: {missing} is not installed");
+        return None;
+    }
+    Some(recipe.start().expect("the server starts"))
+}
+
+async fn keeper(server: &Running) -> Keeper {
+    Keeper::builder()
+        .ttl(Duration::from_secs(30))
+        .connect(server.url())
+        .await
+        .expect("the server answers")
+}
+
+/// What the server has counted: requests and messages by method, and other numbers by name.
+fn counted(server: &Running) -> HashMap<String, u64> {
+    let mut member =
+        TcpStream::connect((Ipv4Addr::LOCALHOST, server.ports()[0])).expect("it is up");
+    member.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("it listens");
+    let mut text = String::new();
+    member.read_to_string(&mut text).expect("it answers");
+    text.lines().filter_map(count).collect()
+}
+
+/// `grpc_server_started_total{grpc_method="Txn",…} 12` and `etcd_debugging_mvcc_watcher_total 3`
+fn count(line: &str) -> Option<(String, u64)> {
+    let (name, value) = line.rsplit_once(' ')?;
+    let value = value.parse::<f64>().ok()? as u64;
+    let Some((metric, labels)) = name.split_once('{') else { return Some((name.into(), value)) };
+    let method = labels.split("grpc_method=\"").nth(1)?.split('"').next()?;
+    let kind = match metric {
+        "grpc_server_started_total" => "",
+        "grpc_server_msg_received_total" => "messages of ",
+        _ => return None,
+    };
+    Some((format!("{kind}{method}"), value))
+}
+
+/// How many requests of each kind were made meanwhile, those that were made at all.
+fn since(server: &Running, before: &HashMap<String, u64>) -> HashMap<String, u64> {
+    let of = |name: &str| before.get(name).copied().unwrap_or(0);
+    let grown = counted(server).into_iter().map(|(name, n)| (name.clone(), n - of(&name).min(n)));
+    grown.filter(|(name, n)| *n > 0 && METHODS.contains(&name.as_str())).collect()
+}
+
+const METHODS: [&str; 8] = [
+    "Txn",
+    "Range",
+    "Put",
+    "DeleteRange",
+    "LeaseGrant",
+    "LeaseRevoke",
+    "LeaseTimeToLive",
+    "LeaseKeepAlive",
+];
+
+/// The cost of what `work` does. A renewal or a safety poll may fall into it, so the cheapest of several
+/// times counts.
+async fn cost(server: &Running, mut work: impl AsyncFnMut()) -> HashMap<String, u64> {
+    let mut least: Option<HashMap<String, u64>> = None;
+    for _ in 0..8 {
+        let before = counted(server);
+        work().await;
+        let cost = since(server, &before);
+        let sum = |cost: &HashMap<String, u64>| cost.values().sum::<u64>();
+        if least.as_ref().is_none_or(|least| sum(&cost) < sum(least)) {
+            least = Some(cost);
+        }
+    }
+    least.unwrap_or_default()
+}
+
+fn requests(of: &[(&str, u64)]) -> HashMap<String, u64> {
+    of.iter().map(|(method, n)| ((*method).to_owned(), *n)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_is_one_request_and_its_release_another() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let keeper = keeper(&server).await;
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    let pair = async || keeper.lock("a").await.expect("free").release().await.expect("released");
+    assert_eq!(cost(&server, pair).await, requests(&[("Txn", 2)]));
+    let guard = keeper.lock("b").await.expect("free");
+    let write = async || guard.write(b"x".to_vec()).await.expect("held");
+    assert_eq!(cost(&server, write).await, requests(&[("Txn", 1)]));
+    let sequencer = guard.sequencer();
+    let check = async || assert!(keeper.check(&sequencer).await.expect("an answer"));
+    assert_eq!(cost(&server, check).await, requests(&[("Range", 1)]));
+    keeper.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_try_on_a_busy_name_is_one_request_and_leaves_nothing() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let (one, two) = (keeper(&server).await, keeper(&server).await);
+    let _held = one.lock("a").await.expect("free");
+    let _reader = one.rwlock("r").read().await.expect("free");
+    let _permits = one.semaphore("s", 4).acquire(3).await.expect("free");
+    drop(two.lock("else").try_now().await.expect("an answer").expect("free"));
+    let keys = async || {
+        let prefix = Keeper::look(&two, "").await.expect("a look");
+        prefix.iter().map(|line| line.tickets.len()).sum::<usize>()
+    };
+    eventually("only what is held is left", async || keys().await == 3).await;
+    let busy = requests(&[("Txn", 1)]);
+    let lock = async || assert!(two.lock("a").try_now().await.expect("an answer").is_none());
+    assert_eq!(cost(&server, lock).await, busy);
+    let write =
+        async || assert!(two.rwlock("r").write().try_now().await.expect("an answer").is_none());
+    assert_eq!(cost(&server, write).await, busy);
+    let gpu = two.semaphore("s", 4);
+    let permits = async || assert!(gpu.acquire(2).try_now().await.expect("an answer").is_none());
+    assert_eq!(cost(&server, permits).await, busy);
+    assert_eq!(keys().await, 3, "nothing was left");
+    for keeper in [one, two] {
+        keeper.close().await;
+    }
+}
+
+/// However many wait, the one whose turn it is reads once, and nobody else stirs. It watches its
+/// predecessor and itself; its session watches its mailbox.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_is_one_read() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let holder = keeper(&server).await;
+    let mut held = holder.lock("a").await.expect("free");
+    let mut line = Vec::new();
+    for at in 0..30 {
+        let waiter = keeper(&server).await;
+        line.push((tokio::spawn(waiter.lock("a").into_future()), waiter));
+        eventually("it stands in line", async || {
+            let line = holder.look_at("a").await.expect("a look");
+            line.is_some_and(|line| line.tickets.len() == at + 2)
+        })
+        .await;
+    }
+    eventually("all watch", async || {
+        counted(&server)["etcd_debugging_mvcc_watcher_total"] == 3 * 30
+    })
+    .await;
+    let mut costs = Vec::new();
+    for (next, _keeper) in line.iter_mut().take(12) {
+        let before = counted(&server);
+        held.release().await.expect("released");
+        held = soon("the grant", next).await.expect("no panic").expect("granted");
+        costs.push(since(&server, &before));
+    }
+    let wanted = requests(&[("Txn", 1), ("Range", 1)]);
+    assert!(costs.contains(&wanted), "never one release and one read: {costs:?}");
+    let watchers = counted(&server)["etcd_debugging_mvcc_watcher_total"];
+    assert!(watchers <= 3 * 30, "{watchers} watches");
+}
+
+/// Of a hundred tasks in each of eight processes one stands in line for each process.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_eight_hundred_waiters_a_release_wakes_one() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let holder = keeper(&server).await;
+    let held = holder.lock("a").await.expect("free");
+    let (grants, mut granted) = tokio::sync::mpsc::unbounded_channel();
+    let (mut tasks, mut keepers) = (JoinSet::new(), Vec::new());
+    for _ in 0..8 {
+        let keeper = keeper(&server).await;
+        for _ in 0..100 {
+            let (lock, grants) = (keeper.lock("a"), grants.clone());
+            tasks.spawn(async move { grants.send(lock.await.expect("granted")).is_ok() });
+        }
+        keepers.push(keeper);
+    }
+    eventually("all eight stand in line", async || {
+        let line = holder.look_at("a").await.expect("a look");
+        line.is_some_and(|line| line.tickets.len() == 9)
+    })
+    .await;
+    held.release().await.expect("released");
+    let mut costs = Vec::new();
+    let mut held: Guard = soon("the first", granted.recv()).await.expect("a grant");
+    for _ in 0..40 {
+        let before = counted(&server);
+        held.release().await.expect("released");
+        held = soon("the next", granted.recv()).await.expect("a grant");
+        assert!(granted.try_recv().is_err(), "two at once");
+        costs.push(since(&server, &before));
+    }
+    // The release, the read of the next one, and the enter of the next task in its process.
+    let wanted = requests(&[("Txn", 2), ("Range", 1)]);
+    let fewer = requests(&[("Txn", 1), ("Range", 1)]);
+    assert!(costs.contains(&wanted) || costs.contains(&fewer), "{costs:?}");
+    tasks.abort_all();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_locks_are_kept_by_eleven_leases() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let ttl = Duration::from_secs(9);
+    let keeper = Keeper::builder().ttl(ttl).connect(server.url()).await.expect("it answers");
+    let mut tasks = JoinSet::new();
+    for task in 0..50 {
+        let keeper = keeper.clone();
+        tasks.spawn(async move {
+            let mut guards = Vec::new();
+            for i in 0..200 {
+                let name = format!("name {task} {i}");
+                guards.push(keeper.lock(name).try_now().await.expect("an answer").expect("free"));
+            }
+            guards
+        });
+    }
+    let guards: Vec<Guard> = tasks.join_all().await.into_iter().flatten().collect();
+    assert_eq!(guards.len(), 10_000);
+    let before = counted(&server);
+    let renewals = || since(&server, &before).get("LeaseKeepAlive").copied().unwrap_or(0);
+    eventually("three renewals", async || renewals() >= 3).await;
+    let messages = |counts: &HashMap<String, u64>| counts["messages of LeaseKeepAlive"];
+    let sent = messages(&counted(&server)) - messages(&before);
+    // A renewal may have begun after the others were counted.
+    assert!(sent <= 11 * (renewals() + 1), "{sent} keep-alives in {} renewals", renewals());
+    assert!(guards.iter().all(Guard::is_held));
+    soon("the end", keeper.close()).await;
+}
+
+/// A real `etcdctl lock`, holding or waiting.
+struct Etcdctl {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    /// What it runs reads from a pipe here, and ends when somebody writes into it.
+    folder: tempfile::TempDir,
+}
+
+impl Etcdctl {
+    fn command(server: &Running) -> Command {
+        let mut command = Command::new("etcdctl");
+        command.env("ETCDCTL_API", "3").arg(format!("--endpoints=127.0.0.1:{}", server.ports()[0]));
+        command.kill_on_drop(true).stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+    }
+
+    /// Takes the lock and says its revision; holds it until it is told to let go.
+    fn lock(server: &Running, name: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let pipe = folder.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let script = format!("echo $ETCD_LOCK_REV; cat {} > /dev/null", pipe.display());
+        let mut command = Self::command(server);
+        command.args(["lock", "--", name, "sh", "-c", &script]);
+        let mut child = command.spawn().expect("etcdctl runs");
+        let lines = BufReader::new(child.stdout.take().expect("its words")).lines();
+        Self { child, lines, folder }
+    }
+
+    async fn granted(&mut self) -> u64 {
+        let line = soon("etcdctl's turn", self.lines.next_line()).await;
+        line.expect("its words").expect("a revision").parse().expect("a number")
+    }
+
+    /// Ends what it runs, so that it unlocks.
+    async fn release(mut self) {
+        let pipe = self.folder.path().join("pipe");
+        let written = tokio::task::spawn_blocking(|| std::fs::write(pipe, "")).await;
+        written.expect("no panic").expect("it reads");
+        let status = soon("etcdctl's end", self.child.wait()).await.expect("it ends");
+        assert!(status.success(), "{status}");
+    }
+}
+
+async fn raw(server: &Running) -> Keeper {
+    let url = format!("{}?raw=true", server.url());
+    let keeper = Keeper::builder().ttl(Duration::from_secs(30)).connect(&url).await;
+    keeper.expect("the server answers")
+}
+
+async fn until_length(keeper: &Keeper, name: &str, wanted: usize) {
+    eventually(&format!("{wanted} stand in the line"), async || {
+        let line = keeper.look_at(name).await.expect("a look");
+        line.map_or(0, |line| line.tickets.len()) == wanted
+    })
+    .await;
+}
+
+/// Theirs and ours take turns in the order in which they came, and the numbers of all grants grow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcdctl_and_we_stand_in_one_line() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let (one, two) = (raw(&server).await, raw(&server).await);
+    let first = one.lock("jobs/a").await.expect("free");
+    let mut numbers = vec![first.fence()];
+    let mut second = Etcdctl::lock(&server, "jobs/a");
+    until_length(&one, "jobs/a", 2).await;
+    let third = tokio::spawn(two.lock("jobs/a").into_future());
+    until_length(&one, "jobs/a", 3).await;
+    let mut fourth = Etcdctl::lock(&server, "jobs/a");
+    until_length(&one, "jobs/a", 4).await;
+
+    first.release().await.expect("released");
+    numbers.push(second.granted().await);
+    assert!(one.lock("jobs/a").try_now().await.expect("an answer").is_none());
+    assert!(!third.is_finished());
+    let line = one.look_at("jobs/a").await.expect("a look").expect("a line");
+    assert_eq!((line.holders().count(), line.waiters().count()), (1, 2));
+    second.release().await;
+    let third = soon("our turn", third).await.expect("no panic").expect("granted");
+    numbers.push(third.fence());
+    assert!(one.check(&third.sequencer()).await.expect("an answer"));
+    third.release().await.expect("released");
+    numbers.push(fourth.granted().await);
+    fourth.release().await;
+    let last = soon("the last one", one.lock("jobs/a").into_future()).await.expect("free");
+    numbers.push(last.fence());
+    assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+    for keeper in [one, two] {
+        keeper.close().await;
+    }
+}
+
+/// A number in a file that checks nothing, only kept right by the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcdctl_and_we_count_right_together() {
+    const OURS: usize = 4;
+    const THEIRS: usize = 4;
+    const TIMES: usize = 12;
+    let Some(server) = start(servers::ETCD) else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("number");
+    std::fs::write(&file, "0\n").expect("written");
+    let script = format!("n=$(cat {0}); sleep 0.002; echo $((n + 1)) > {0}", file.display());
+    let mut tasks = JoinSet::new();
+    for _ in 0..THEIRS {
+        let mut commands: Vec<Command> = (0..TIMES).map(|_| Etcdctl::command(&server)).collect();
+        let script = script.clone();
+        tasks.spawn(async move {
+            for command in &mut commands {
+                let lock = ["lock", "--", "count", "sh", "-c", &script];
+                let status = command.args(lock).stdout(Stdio::null()).status().await;
+                assert!(status.expect("etcdctl runs").success());
+            }
+        });
+    }
+    for _ in 0..OURS {
+        let (keeper, file) = (raw(&server).await, file.clone());
+        tasks.spawn(async move {
+            for _ in 0..TIMES {
+                let guard = keeper.lock("count").await.expect("granted");
+                let number = read(&file);
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                std::fs::write(&file, format!("{}\n", number + 1)).expect("written");
+                guard.release().await.expect("released");
+            }
+            keeper.close().await;
+        });
+    }
+    tasks.join_all().await;
+    assert_eq!(read(&file), (OURS + THEIRS) * TIMES);
+}
+
+fn read(file: &Path) -> usize {
+    std::fs::read_to_string(file).expect("read").trim().parse().expect("a number")
+}
+
+/// `etcdctl elect` and our election are one: each sees the other's candidate lead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcdctl_sees_whom_we_elect() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let keeper = raw(&server).await;
+    let term = keeper.election("boss").campaign("we").await.expect("elected");
+    let mut observer = Etcdctl::command(&server);
+    let mut observer = observer.args(["elect", "-l", "boss"]).spawn().expect("etcdctl runs");
+    let mut lines = BufReader::new(observer.stdout.take().expect("its words")).lines();
+    let mut said = async |wanted: &str| {
+        while let Some(line) = soon("a word", lines.next_line()).await.expect("its words") {
+            if line == wanted {
+                return;
+            }
+        }
+        panic!("etcdctl ended");
+    };
+    said("we").await;
+    term.proclaim("we, the new").await.expect("elected");
+    said("we, the new").await;
+    let mut candidate = Etcdctl::command(&server);
+    let mut candidate = candidate.args(["elect", "boss", "they"]).spawn().expect("etcdctl runs");
+    until_length(&keeper, "boss", 2).await;
+    term.resign().await.expect("resigned");
+    said("they").await;
+    candidate.kill().await.expect("killed");
+    observer.kill().await.expect("killed");
+}
