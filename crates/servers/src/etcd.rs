@@ -44,6 +44,42 @@ pub const ETCD_CLUSTER: Recipe = Recipe {
     ..ETCD
 };
 
+/// A single member that lets nobody in without a certificate.
+///
+/// Its only node is `etcd-1`. Its ports are the clients', the members', and one that tells without TLS
+/// how it is. Below the site's folder lie `ca.pem`, `client.pem`, `client.key`, and `stranger.pem`,
+/// another authority, which has signed nothing.
+pub const ETCD_TLS: Recipe = Recipe {
+    name: "etcd-tls",
+    ports: 3,
+    processes: |site| {
+        crate::certificates::write(&site.folder)?;
+        let [clients, peers, health] = site.ports[..] else { unreachable!("three were asked for") };
+        let cluster = format!("{}={}", name(0), address(peers));
+        let mut member = process(0, clients, peers, &cluster);
+        let https = format!("https://127.0.0.1:{clients}");
+        let more = [
+            ("--listen-client-urls", https.as_str()),
+            ("--advertise-client-urls", &https),
+            ("--listen-metrics-urls", &address(health)),
+            ("--cert-file", "server.pem"),
+            ("--key-file", "server.key"),
+            ("--trusted-ca-file", "ca.pem"),
+            ("--client-cert-auth", "true"),
+        ];
+        // The last of several values counts.
+        member.args.extend(more.map(|(option, value)| format!("{option}={value}").into()));
+        member.ready = Box::new(move || is_healthy(health));
+        Ok(vec![member])
+    },
+    url: |site| {
+        let file = |name: &str| site.folder.join(name).display().to_string();
+        let (ca, cert, key) = (file("ca.pem"), file("client.pem"), file("client.key"));
+        format!("{}?tls_ca={ca}&tls_cert={cert}&tls_key={key}", url(site, 1))
+    },
+    ..ETCD
+};
+
 fn url(site: &Site, members: usize) -> String {
     let hosts: Vec<String> =
         site.ports[..members].iter().map(|port| format!("127.0.0.1:{port}")).collect();

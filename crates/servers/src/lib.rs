@@ -21,6 +21,7 @@
 //!
 //! A new store is a new module with one `Recipe` constant, added to [`ALL`].
 
+mod certificates;
 mod clock;
 mod detached;
 mod etcd;
@@ -40,7 +41,7 @@ mod running;
 mod spawn;
 
 pub use detached::{Detached, Mark};
-pub use etcd::{ETCD, ETCD_CLUSTER};
+pub use etcd::{ETCD, ETCD_CLUSTER, ETCD_TLS};
 pub use install::{Unavailable, install_missing};
 pub use mariadb::MARIADB;
 pub use node::Node;
@@ -65,6 +66,7 @@ pub const ALL: &[Recipe] = &[
     PGBOUNCER,
     MARIADB,
     ETCD,
+    ETCD_TLS,
     ETCD_CLUSTER,
 ];
 

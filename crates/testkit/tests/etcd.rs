@@ -245,6 +245,104 @@ async fn ten_thousand_locks_are_kept_by_eleven_leases() {
     soon("the end", keeper.close()).await;
 }
 
+/// Runs `etcdctl` to its end.
+async fn etcdctl(server: &Running, words: &[&str]) {
+    let output = Etcdctl::command(server).args(words).output().await.expect("etcdctl runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "etcdctl {words:?}: {said}");
+}
+
+async fn refusal(url: &str) -> String {
+    match soon("an answer", Keeper::connect(url)).await {
+        Ok(_) => panic!("{url} connects"),
+        Err(e) => e.to_string(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_tls_knows_its_clients_by_their_certificates() {
+    let Some(server) = start(servers::ETCD_TLS) else { return };
+    let keeper = keeper(&server).await;
+    let guard = keeper.lock("a").await.expect("free");
+    guard.release().await.expect("released");
+    keeper.close().await;
+    let (plain, options) = server.url().split_once('?').expect("options");
+    let ca = options.split('&').next().expect("an authority");
+    refusal(plain).await;
+    refusal(&format!("{plain}?{ca}")).await;
+    refusal(&format!("{plain}?{}", options.replace("ca.pem", "stranger.pem"))).await;
+}
+
+/// With no more rights than over its own keys. A restart makes the server forget all tokens, and a new
+/// one is asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_few_rights_takes_locks_and_outlives_its_token() {
+    let Some(mut server) = start(servers::ETCD) else { return };
+    for words in [
+        "user add root:top",
+        "user grant-role root root",
+        "role add locks",
+        "role grant-permission locks --prefix=true readwrite lockkeeper/",
+        "user add keeper:secret",
+        "user grant-role keeper locks",
+        "auth enable",
+    ] {
+        etcdctl(&server, &words.split(' ').collect::<Vec<_>>()).await;
+    }
+    let url = |user: &str| server.url().replace("//", &format!("//{user}"));
+    assert!(refusal(&url("keeper:wrong@")).await.contains("authentication failed"));
+    assert!(refusal(&url("")).await.contains("user name is empty"));
+    let builder = || Keeper::builder().ttl(Duration::from_secs(30));
+    let one = builder().connect(&url("keeper:secret@")).await.expect("it may");
+    let two = builder().connect(&url("keeper:secret@")).await.expect("it may");
+    let held = one.lock("a").await.expect("free");
+    let waiter = tokio::spawn(two.lock("a").into_future());
+    until_length(&one, "a", 2).await;
+    server.kill().expect("killed");
+    server.restart().expect("restarted");
+    eventually("a renewal", async || held.extend(Duration::from_secs(20)).await.is_ok()).await;
+    assert!(one.check(&held.sequencer()).await.expect("an answer"));
+    held.write(b"mine".to_vec()).await.expect("held");
+    held.release().await.expect("released");
+    drop(soon("the waiter's turn", waiter).await.expect("no panic").expect("granted"));
+}
+
+/// The data comes back from a snapshot: locks, and revisions, may be those of an earlier time. Whoever
+/// held something hears of its loss, and no lock is taken as if nothing had happened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_restored_from_a_snapshot_is_noticed() {
+    for token in ["etcd-cluster", "restored"] {
+        let Some(mut server) = start(servers::ETCD) else { return };
+        let keeper = keeper(&server).await;
+        let snapshot = server.folder().join("snapshot").display().to_string();
+        etcdctl(&server, &["snapshot", "save", &snapshot]).await;
+        let held = keeper.lock("a").await.expect("free");
+        for _ in 0..5 {
+            keeper.lock("b").await.expect("free").release().await.expect("released");
+        }
+        server.stop().expect("stopped");
+        let (data, peers) = (server.folder().join("etcd-1"), server.ports()[1]);
+        std::fs::remove_dir_all(&data).expect("removed");
+        let peers = format!("http://127.0.0.1:{peers}");
+        let restore = [
+            format!("--data-dir={}", data.display()),
+            "--name=etcd-1".to_owned(),
+            format!("--initial-cluster=etcd-1={peers}"),
+            format!("--initial-advertise-peer-urls={peers}"),
+            format!("--initial-cluster-token={token}"),
+        ];
+        let mut words = vec!["snapshot", "restore", &snapshot];
+        words.extend(restore.iter().map(String::as_str));
+        etcdctl(&server, &words).await;
+        server.restart().expect("restarted");
+        let refused = soon("an answer", keeper.lock("b").try_now()).await;
+        let refused = refused.expect_err("not the cluster it was").to_string();
+        assert!(refused.contains("restored"), "{refused}");
+        assert!(held.extend(Duration::from_secs(20)).await.is_err());
+        soon("the loss", held.lost()).await;
+    }
+}
+
 /// A real `etcdctl lock`, holding or waiting.
 struct Etcdctl {
     child: Child,

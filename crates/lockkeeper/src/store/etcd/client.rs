@@ -25,7 +25,7 @@ use std::{
     future::Future,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -47,6 +47,9 @@ const ATTEMPT: Duration = Duration::from_millis(1500);
 const SUSPECT: Duration = Duration::from_millis(400);
 /// Listings of many lines are long.
 const ANSWER_MAX: usize = 256 << 20;
+
+/// Where all requests are linearizable.
+const KV: &str = "/etcdserverpb.KV/";
 
 /// What repeating a request does.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -72,6 +75,8 @@ pub(super) struct Client {
     token: Mutex<Option<MetadataValue<Ascii>>>,
     /// The cluster that answered first. Zero until then.
     cluster: AtomicU64,
+    /// The highest revision seen. Reads are linearizable, so no later answer is from before it.
+    highest: AtomicI64,
 }
 
 impl Client {
@@ -87,6 +92,7 @@ impl Client {
             credentials,
             token: Mutex::default(),
             cluster: AtomicU64::new(0),
+            highest: AtomicI64::new(0),
         }
     }
 
@@ -144,10 +150,14 @@ impl Client {
         let end = self.clock.now() + REQUEST;
         let (mut unknown, mut authenticated) = (false, false);
         let mut failures = 0;
+        let highest = self.highest.load(Ordering::Acquire);
         loop {
             let failure = match self.attempt(path, ask.clone(), end).await {
                 Ok(answer) => {
                     self.same_cluster(&answer)?;
+                    if path.starts_with(KV) {
+                        self.goes_on(&answer, highest)?;
+                    }
                     return Ok(answer);
                 }
                 Err(failure) => failure,
@@ -208,10 +218,17 @@ impl Client {
         if known == 0 {
             self.cluster.store(id, Ordering::Release);
         } else if known != id {
-            let what = "another cluster answers than before: it was restored or replaced, and what \
-                 was locked before is not locked any more; connect anew";
-            return Err(StoreError::unknown(KIND, Trouble::Misconfigured, what));
+            return Err(restored("another cluster answers than before"));
         }
+        Ok(())
+    }
+
+    /// A cluster that was restored under its old name is known by its revisions, which have gone back.
+    fn goes_on(&self, answer: &impl Headed, highest: i64) -> StoreResult<()> {
+        if answer.revision() < highest {
+            return Err(restored("the cluster answers from a time before its last answer"));
+        }
+        self.highest.fetch_max(answer.revision(), Ordering::AcqRel);
         Ok(())
     }
 
@@ -366,6 +383,14 @@ impl Client {
         };
         Ok(opened.await.map_err(error::of)?.into_inner())
     }
+}
+
+fn restored(seen: &str) -> StoreError {
+    let what = format!(
+        "{seen}: it was restored or replaced, and what was locked before is not locked any more; \
+         connect anew"
+    );
+    StoreError::unknown(KIND, Trouble::Misconfigured, what)
 }
 
 /// Notices that a request was dropped unanswered after a while, and turns to the next endpoint: who
