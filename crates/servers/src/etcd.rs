@@ -1,5 +1,7 @@
 //! etcd: one member, or three that make a cluster.
 
+mod parted;
+
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -10,6 +12,8 @@ use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 
 use crate::recipe::{Process, Recipe, Site};
+
+pub use parted::{ETCD_PARTED, cut_off, rejoin};
 
 const MEMBERS: usize = 3;
 

@@ -24,7 +24,7 @@
 mod certificates;
 mod clock;
 mod detached;
-mod etcd;
+pub mod etcd;
 mod install;
 mod mariadb;
 mod node;
@@ -41,7 +41,7 @@ mod running;
 mod spawn;
 
 pub use detached::{Detached, Mark};
-pub use etcd::{ETCD, ETCD_CLUSTER, ETCD_TLS};
+pub use etcd::{ETCD, ETCD_CLUSTER, ETCD_PARTED, ETCD_TLS};
 pub use install::{Unavailable, install_missing};
 pub use mariadb::MARIADB;
 pub use node::Node;

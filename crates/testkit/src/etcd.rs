@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::Context as _;
 use lockkeeper::Keeper;
-use servers::Running;
+use servers::{Recipe, Running};
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
@@ -25,6 +25,7 @@ pub(crate) fn own_cases() -> Vec<Case> {
     vec![
         Case::new("failover", "a_killed_leader_takes_nothing_with_it", needs, killed_leader),
         Case::new("failover", "a_leader_that_stands_still_holds_nobody_up", needs, frozen_leader),
+        Case::new("failover", "a_leader_that_is_cut_off_grants_nothing", needs, parted_leader),
         Case::new(
             "failover",
             "without_a_majority_there_is_a_clear_error_and_no_lock",
@@ -50,8 +51,8 @@ fn leader(running: &Running) -> anyhow::Result<usize> {
     running.ports()[..3].iter().position(leads).context("no member leads")
 }
 
-async fn cluster() -> anyhow::Result<Running> {
-    tokio::task::spawn_blocking(|| servers::ETCD_CLUSTER.start()).await?
+async fn cluster(recipe: Recipe) -> anyhow::Result<Running> {
+    tokio::task::spawn_blocking(move || recipe.start()).await?
 }
 
 /// Takers that work all the time, each with its own connections.
@@ -115,7 +116,7 @@ impl Load {
 
 /// Leases are everybody's: what was held is held, and those who wait are served by the others.
 async fn killed_leader(_: World) -> Verdict {
-    let mut running = cluster().await?;
+    let mut running = cluster(servers::ETCD_CLUSTER).await?;
     let url = running.url().to_owned();
     let keeper = Keeper::builder().ttl(TTL).connect(&url).await?;
     let held = keeper.lock("held").try_now().await?.expect("free");
@@ -136,7 +137,7 @@ async fn killed_leader(_: World) -> Verdict {
 /// It answers nobody, so everybody turns to the others; when it goes on it knows that it leads no
 /// more. Whoever was cut short by it knows by its deadline.
 async fn frozen_leader(_: World) -> Verdict {
-    let mut running = cluster().await?;
+    let mut running = cluster(servers::ETCD_CLUSTER).await?;
     let url = running.url().to_owned();
     let keeper = Keeper::builder().ttl(TTL).connect(&url).await?;
     let held = keeper.lock("held").try_now().await?.expect("free");
@@ -157,10 +158,38 @@ async fn frozen_leader(_: World) -> Verdict {
     load.end().await
 }
 
+/// Clients reach it, and it still takes itself for the leader, for a while. Nobody is granted anything
+/// there; everybody turns to the others.
+async fn parted_leader(_: World) -> Verdict {
+    let running = cluster(servers::ETCD_PARTED).await?;
+    let url = running.url().to_owned();
+    let keeper = Keeper::builder().ttl(TTL).connect(&url).await?;
+    let held = keeper.lock("held").try_now().await?.expect("free");
+    let load = Load::start(&url).await?;
+    load.go_on(20).await;
+    let first = leader(&running)?;
+    servers::etcd::cut_off(&running, first)?;
+    let alone = format!("etcd://127.0.0.1:{}", running.ports()[first]);
+    load.go_on(20).await;
+    let cut = soon("an answer", Keeper::connect(&alone)).await;
+    assert!(cut.is_err(), "a member that is cut off answers");
+    assert!(leader(&running).is_ok_and(|leader| leader != first), "another one leads");
+    servers::etcd::rejoin(&running)?;
+    load.go_on(20).await;
+    if held.is_held() {
+        assert!(keeper.check(&held.sequencer()).await?, "believed in, and so in the store");
+    } else {
+        soon("the loss is told", held.lost()).await;
+    }
+    drop(held);
+    keeper.close().await;
+    load.end().await
+}
+
 /// One of three decides nothing: holders hear of their loss by their deadline, nobody gets a lock, and
 /// all goes on when the others are back.
 async fn minority(_: World) -> Verdict {
-    let mut running = cluster().await?;
+    let mut running = cluster(servers::ETCD_CLUSTER).await?;
     let url = running.url().to_owned();
     let keeper = Keeper::builder().ttl(TTL).connect(&url).await?;
     let held = keeper.lock("held").try_now().await?.expect("free");
