@@ -39,6 +39,8 @@ mod redis;
 mod require;
 mod running;
 mod spawn;
+mod way;
+mod zookeeper;
 
 pub use detached::{Detached, Mark};
 pub use etcd::{ETCD, ETCD_CLUSTER, ETCD_PARTED, ETCD_TLS};
@@ -53,6 +55,8 @@ pub use redis::{
 };
 pub use require::Require;
 pub use running::Running;
+pub use way::Way;
+pub use zookeeper::{Divided, ZOOKEEPER, ZOOKEEPER_ENSEMBLE};
 
 /// Every recipe there is, in the order in which people are shown them.
 pub const ALL: &[Recipe] = &[
@@ -68,6 +72,8 @@ pub const ALL: &[Recipe] = &[
     ETCD,
     ETCD_TLS,
     ETCD_CLUSTER,
+    ZOOKEEPER,
+    ZOOKEEPER_ENSEMBLE,
 ];
 
 /// The recipe of this name.

@@ -1,0 +1,237 @@
+//! ZooKeeper, alone and as an ensemble of three.
+//!
+//! Ticks are short, so that sessions end soon after their time, and sessions may be as long as a
+//! test likes. Writes go to disk but are not synced: what a killed process has written stays, and
+//! nobody cuts the power.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::Signal;
+
+use crate::recipe::{Process, Recipe, Site};
+use crate::running::Running;
+use crate::way::Way;
+
+/// How many members an ensemble has.
+const MEMBERS: usize = 3;
+
+/// The server's own archive, which names all others that it needs.
+const ARCHIVE: &str = "zookeeper.jar";
+/// Where its words go; without it the log is empty.
+const LOGGER: &str = "slf4j-simple.jar";
+const FOLDER: &str = "/usr/share/java";
+
+/// How long a server may take to say how it is.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A single ZooKeeper server.
+///
+/// Its only node is `zookeeper`.
+pub const ZOOKEEPER: Recipe = Recipe {
+    name: "zookeeper",
+    packages: &["zookeeper", "default-jre-headless"],
+    programs: &["java", ARCHIVE, LOGGER],
+    folders: &[FOLDER],
+    ports: 1,
+    stop: Signal::SIGTERM,
+    ready_within: Duration::from_secs(60),
+    processes: |site| Ok(vec![server(site, "zookeeper", 0, "")?]),
+    form: None,
+    url: |site| format!("zookeeper://{}", hosts(&site.ports)),
+};
+
+/// An ensemble of three servers, of which any two go on without the third.
+///
+/// Its nodes are `zookeeper-1`, `zookeeper-2` and `zookeeper-3`, in the order of the URL. The first
+/// three ports are the clients', the next three are for what leader and followers tell each other,
+/// and the last three are for elections.
+pub const ZOOKEEPER_ENSEMBLE: Recipe = Recipe {
+    name: "zookeeper-ensemble",
+    ports: 3 * MEMBERS,
+    processes: |site| {
+        let member = |index: usize| {
+            let name = format!("zookeeper-{}", index + 1);
+            server(site, &name, index, &members(site))
+        };
+        (0..MEMBERS).map(member).collect()
+    },
+    form: Some(form),
+    url: |site| format!("zookeeper://{}", hosts(&site.ports[..MEMBERS])),
+    ..ZOOKEEPER
+};
+
+/// The part of the configuration in which all members are named.
+fn members(site: &Site) -> String {
+    let line = |index: usize| {
+        let (peers, elections) = (site.ports[MEMBERS + index], site.ports[2 * MEMBERS + index]);
+        format!("server.{}=127.0.0.1:{peers}:{elections}\n", index + 1)
+    };
+    (0..MEMBERS).map(line).collect()
+}
+
+/// Paths are relative to the site's folder, where processes are started: what lies above it may
+/// have a name that would have to be quoted.
+fn server(site: &Site, name: &str, index: usize, members: &str) -> Result<Process> {
+    let port = site.ports[index];
+    fs::create_dir_all(site.folder.join(name).join("data"))?;
+    fs::write(site.folder.join(name).join("data/myid"), format!("{}\n", index + 1))?;
+    let file = format!("{name}/zoo.cfg");
+    let text = format!(
+        "tickTime=200\n\
+         initLimit=40\n\
+         syncLimit=20\n\
+         maxSessionTimeout=2000000000\n\
+         maxClientCnxns=0\n\
+         4lw.commands.whitelist=*\n\
+         admin.enableServer=false\n\
+         dataDir={name}/data\n\
+         clientPortAddress=127.0.0.1\n\
+         clientPort={port}\n\
+         {members}"
+    );
+    fs::write(site.folder.join(&file), text)?;
+    let archives = format!("{FOLDER}/{ARCHIVE}:{FOLDER}/{LOGGER}");
+    let main = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
+    let flags = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
+    // A follower that has lost its leader waits so long for its requests under way, which nobody will
+    // answer, before it votes for another one. The usual ten seconds are longer than most sessions.
+    let drain = "-Dzookeeper.request_throttler.shutdownTimeout=500";
+    let times = "-Dorg.slf4j.simpleLogger.showDateTime=true";
+    let settings = ["-Dzookeeper.forceSync=no", drain, times, "-cp", &archives, main, &file];
+    let alone = members.is_empty();
+    Ok(Process {
+        name: name.to_owned(),
+        program: "java",
+        args: flags.iter().chain(&settings).map(Into::into).collect(),
+        env: Vec::new(),
+        user: None,
+        // A member serves nobody before it has a leader, and that takes two of them.
+        ready: Box::new(move || if alone { mode(port).map(drop) } else { answers(port) }),
+    })
+}
+
+fn form(site: &Site) -> Result<()> {
+    leader(&site.ports).map(drop)
+}
+
+/// Which of the members leads, if all of them serve.
+fn leader(ports: &[u16]) -> Result<usize> {
+    let modes = ports[..MEMBERS].iter().map(|port| mode(*port)).collect::<Result<Vec<_>>>()?;
+    let leader = modes.iter().position(|mode| mode == "leader");
+    leader.with_context(|| format!("no leader among {modes:?}"))
+}
+
+/// An ensemble whose members can be cut off from each other, while clients still reach all of them.
+///
+/// It has the nodes and the URL of [`ZOOKEEPER_ENSEMBLE`].
+#[derive(Debug)]
+pub struct Divided {
+    /// The servers.
+    pub running: Running,
+    /// From each member to each other one, twice: for followers and for elections.
+    ways: Vec<(usize, Way)>,
+}
+
+/// The ways of the ensembles that are being started, by their folders: a recipe has no other place
+/// for them.
+static WAYS: Mutex<BTreeMap<PathBuf, Vec<(usize, Way)>>> = Mutex::new(BTreeMap::new());
+
+impl Divided {
+    /// Starts the ensemble and the ways between its members.
+    ///
+    /// # Errors
+    ///
+    /// As [`Recipe::start`].
+    pub fn start() -> Result<Self> {
+        let recipe = Recipe { processes: divided, ..ZOOKEEPER_ENSEMBLE };
+        let running = recipe.start()?;
+        let ways = WAYS.lock().unwrap_or_else(PoisonError::into_inner).remove(running.folder());
+        Ok(Self { running, ways: ways.context("there are no ways between the members")? })
+    }
+
+    /// Which member leads.
+    ///
+    /// # Errors
+    ///
+    /// While there is none, or a member does not serve.
+    pub fn leader(&self) -> Result<usize> {
+        leader(self.running.ports())
+    }
+
+    /// Cuts a member off from the others.
+    pub fn cut_off(&self, member: usize) {
+        self.ways_of(member).for_each(Way::close);
+    }
+
+    /// Lets it reach the others again.
+    pub fn mend(&self, member: usize) {
+        self.ways_of(member).for_each(Way::open);
+    }
+
+    fn ways_of(&self, member: usize) -> impl Iterator<Item = &Way> {
+        let port = |from: usize| self.running.ports()[from * MEMBERS + member];
+        let own = [port(1), port(2)];
+        let concerns =
+            move |(from, way): &&(usize, Way)| *from == member || own.contains(&way.leads_to());
+        self.ways.iter().filter(concerns).map(|(_, way)| way)
+    }
+}
+
+/// Every member is told other ports for the others: those where the ways to them begin.
+fn divided(site: &Site) -> Result<Vec<Process>> {
+    let (mut ways, mut processes) = (Vec::new(), Vec::new());
+    for from in 0..MEMBERS {
+        let mut members = String::new();
+        for to in 0..MEMBERS {
+            let mut ports = [site.ports[MEMBERS + to], site.ports[2 * MEMBERS + to]];
+            if to != from {
+                for port in &mut ports {
+                    let way = Way::to(*port)?;
+                    *port = way.port();
+                    ways.push((from, way));
+                }
+            }
+            members.push_str(&format!("server.{}=127.0.0.1:{}:{}\n", to + 1, ports[0], ports[1]));
+        }
+        processes.push(server(site, &format!("zookeeper-{}", from + 1), from, &members)?);
+    }
+    let mut all = WAYS.lock().unwrap_or_else(PoisonError::into_inner);
+    all.insert(site.folder.clone(), ways);
+    Ok(processes)
+}
+
+fn answers(port: u16) -> Result<()> {
+    let answer = ask(port, "ruok")?;
+    ensure!(answer == "imok", "ruok was answered with {answer:?}");
+    Ok(())
+}
+
+/// What a server is: `standalone`, `leader` or `follower`; an error while it is nothing yet.
+fn mode(port: u16) -> Result<String> {
+    let answer = ask(port, "srvr")?;
+    let mode = answer.lines().find_map(|line| line.strip_prefix("Mode: "));
+    Ok(mode.with_context(|| format!("srvr was answered with {answer:?}"))?.to_owned())
+}
+
+/// Sends one of the four-letter words that a server answers beside its protocol.
+fn ask(port: u16, word: &str) -> Result<String> {
+    let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    server.set_read_timeout(Some(PATIENCE))?;
+    server.write_all(word.as_bytes())?;
+    let mut answer = String::new();
+    server.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// Local addresses as they stand in a URL.
+fn hosts(ports: &[u16]) -> String {
+    let hosts: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    hosts.join(",")
+}
