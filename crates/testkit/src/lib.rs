@@ -65,6 +65,7 @@ pub mod taker;
 pub mod tap;
 pub mod trials;
 pub mod world;
+mod zookeeper;
 
 pub use case::{Case, Need, Verdict};
 pub use hand::{Hand, LONG};

@@ -4,6 +4,7 @@ use crate::{
     case::Case,
     etcd, redlock,
     subject::{Site, Subject},
+    zookeeper,
 };
 use lockkeeper::Capabilities;
 use servers::{Recipe, Running};
@@ -60,6 +61,22 @@ pub fn etcd() -> Vec<Subject> {
     };
     let cluster = of(servers::ETCD_CLUSTER, true);
     vec![of(servers::ETCD, false), etcd::own_cases().into_iter().fold(cluster, Subject::case)]
+}
+
+/// ZooKeeper, alone and as an ensemble.
+#[must_use]
+pub fn zookeeper() -> Vec<Subject> {
+    let can = Capabilities {
+        at_least: false,
+        sessions_shared: false,
+        durable: true,
+        ..Capabilities::LINES
+    };
+    let of = |recipe, can| subject(recipe, can, "prefix=", &[]).across_processes();
+    let three = Capabilities { survives_failover: true, ..can };
+    let ensemble = of(servers::ZOOKEEPER_ENSEMBLE, three);
+    let ensemble = zookeeper::own_cases().into_iter().fold(ensemble, Subject::case);
+    vec![of(servers::ZOOKEEPER, can), ensemble]
 }
 
 /// A store of one server, which all cases share; each has a prefix or schema of its own, which begins so.

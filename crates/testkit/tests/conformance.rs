@@ -9,5 +9,6 @@ fn main() -> ExitCode {
     subjects.extend(testkit::servers::postgres());
     subjects.push(testkit::servers::mariadb());
     subjects.extend(testkit::servers::etcd());
+    subjects.extend(testkit::servers::zookeeper());
     testkit::main(&subjects, Some(Path::new(env!("CARGO_BIN_EXE_taker"))))
 }

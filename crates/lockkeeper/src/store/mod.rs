@@ -37,6 +37,8 @@ pub mod sqlite;
 #[cfg(any(feature = "redis", feature = "etcd"))]
 mod together;
 pub(crate) mod url;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 pub use erased::AnyStore;
 pub use url::migration;

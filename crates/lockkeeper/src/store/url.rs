@@ -30,6 +30,8 @@ const SCHEMES: &[(&str, &str)] = &[
     ("postgresql", "postgresql://USER@HOST/DATABASE"),
     #[cfg(feature = "etcd")]
     ("etcd", "etcd://HOST,HOST,HOST"),
+    #[cfg(feature = "zookeeper")]
+    ("zookeeper", "zookeeper://HOST,HOST,HOST"),
 ];
 
 /// The schemes that exist but need a cargo feature that is off.
@@ -44,6 +46,8 @@ const FEATURES: &[&str] = &[
     "postgres",
     #[cfg(not(feature = "etcd"))]
     "etcd",
+    #[cfg(not(feature = "zookeeper"))]
+    "zookeeper",
 ];
 
 /// The options that every URL understands.
@@ -141,6 +145,8 @@ impl StoreUrl {
             }
             #[cfg(feature = "etcd")]
             "etcd" => Ok(AnyStore::new(super::etcd::connect::connect(self).await?)),
+            #[cfg(feature = "zookeeper")]
+            "zookeeper" => Ok(AnyStore::new(super::zookeeper::Zookeeper::connect(self).await?)),
             scheme => Err(Error::Url(unknown(scheme))),
         }
     }

@@ -1,0 +1,99 @@
+//! What about the servers' set-up can hurt locks, and what to do about it.
+
+use super::plan::Plan;
+use crate::store::Advice;
+use std::{io, time::Duration};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// For how long a server may take to say how it is.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The oldest server that can list the nodes of a session and is still looked after.
+const OLDEST: (u32, u32) = (3, 6);
+
+/// What a server says of itself beside its protocol. Servers may be told to say nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fact {
+    version: (u32, u32),
+    /// `standalone`, `leader`, `follower` or `observer`.
+    pub(super) mode: String,
+}
+
+/// What those servers say that say anything.
+pub(super) async fn facts(plan: &Plan) -> Vec<Fact> {
+    let asks = (0..plan.hosts.len()).map(|at| tokio::time::timeout(PATIENCE, ask(plan, at)));
+    let mut facts = Vec::new();
+    for answer in asks.map(Box::pin) {
+        if let Ok(Ok(text)) = answer.await {
+            facts.extend(fact(&text));
+        }
+    }
+    facts
+}
+
+async fn ask(plan: &Plan, at: usize) -> io::Result<String> {
+    let mut stream = plan.reach(at).await?;
+    stream.write_all(b"srvr").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+fn fact(text: &str) -> Option<Fact> {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+    let mut numbers = field("Zookeeper version: ")?.split(['.', '-']).map(str::parse);
+    let version = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    Some(Fact { version, mode: field("Mode: ")?.trim().to_owned() })
+}
+
+pub(super) fn of(facts: &[Fact], plan: &Plan) -> Vec<Advice> {
+    [old(facts), alone(facts), pair(facts, plan.hosts.len())].into_iter().flatten().collect()
+}
+
+fn old(facts: &[Fact]) -> Option<Advice> {
+    let (major, minor) = facts.iter().map(|fact| fact.version).min().filter(|v| *v < OLDEST)?;
+    Some(Advice {
+        what: format!("a server has version {major}.{minor}"),
+        consequence: "it is no longer looked after, and every renewal asks for every ticket".into(),
+        remedy: "use ZooKeeper 3.6 or newer".into(),
+    })
+}
+
+fn alone(facts: &[Fact]) -> Option<Advice> {
+    facts.iter().any(|fact| fact.mode == "standalone").then(|| Advice {
+        what: "the server stands alone".into(),
+        consequence: "when it is down no lock can be taken, renewed or released".into(),
+        remedy: "run three servers or five".into(),
+    })
+}
+
+fn pair(facts: &[Fact], hosts: usize) -> Option<Advice> {
+    let one_of_many = facts.iter().any(|fact| fact.mode != "standalone") && hosts == 1;
+    one_of_many.then(|| Advice {
+        what: "the URL names one server of an ensemble".into(),
+        consequence: "when that server is down, locks are lost although the others go on".into(),
+        remedy: "name them all, as in zookeeper://a,b,c".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_known_by_what_it_says() {
+        let text = "Zookeeper version: 3.8.0-1, built on 2022-11-11\nLatency: 0\nMode: follower\n";
+        let known = fact(text).unwrap();
+        assert_eq!(known, Fact { version: (3, 8), mode: "follower".into() });
+        assert_eq!(fact("srvr is not executed because it is not in the whitelist."), None);
+    }
+
+    #[test]
+    fn each_danger_is_named_and_a_safe_set_up_is_not_nagged() {
+        let is = |minor, mode: &str| Fact { version: (3, minor), mode: mode.into() };
+        let good = [is(8, "leader"), is(8, "follower"), is(8, "follower")];
+        assert!(old(&good).is_none() && alone(&good).is_none() && pair(&good, 3).is_none());
+        assert!(old(&[is(8, "leader"), is(4, "follower")]).is_some());
+        assert!(alone(&[is(8, "standalone")]).is_some());
+        assert!(pair(&good[..1], 1).is_some() && pair(&[is(8, "standalone")], 1).is_none());
+    }
+}

@@ -1,0 +1,361 @@
+//! Coming into a line, and how tickets stand in it.
+
+use super::{
+    ATTEMPTS, KIND, Zookeeper,
+    conn::{Answer, Fault},
+    data::Card,
+    failure,
+    link::unavailable,
+    lives::{Held, Life, Seen, Watcher},
+    names::{Paths, Queue},
+    optional, two,
+    wire::{Code, Kind, Request},
+};
+use crate::{
+    error::{StoreError, Trouble},
+    line::LINE_MAX,
+    name::Name,
+    store::{Enter, Entered, Holder, Manner, Stand, StoreResult, Wait},
+    ticket::{Place, TicketId},
+};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+/// When to look again although nothing was heard. Nothing moves here without a write, and writes are
+/// watched.
+const RECHECK: Duration = Duration::from_secs(1);
+
+/// How a ticket was found.
+enum Found {
+    Standing(Stand),
+    /// While it was looked at, the line has moved.
+    Moved(Queue),
+}
+
+impl Zookeeper {
+    pub(super) async fn enter_line(&self, ask: Enter) -> StoreResult<Entered> {
+        let Place { session, name, ticket } = &ask.place;
+        let life = self.lives.living(*session, self.now())?;
+        let line = self.line(name)?;
+        if life.held(name, *ticket).is_some() {
+            let queue = self.list(&life, &line).await?;
+            match self.stand(&life, name, *ticket, queue).await? {
+                Stand::Granted { fence } => return Ok(Entered::Granted { fence }),
+                Stand::Waiting(wait) => return Ok(Entered::Queued(wait)),
+                Stand::Gone => {}
+            }
+        }
+        if life.state().closed.contains_key(ticket) {
+            let what = "the ticket was closed before this request came";
+            return Err(StoreError::not_applied(KIND, Trouble::TicketClosed, what));
+        }
+        if ask.manner == Manner::Contend
+            && let Some(busy) = self.busy(&life, &ask, &line).await?
+        {
+            return Ok(busy);
+        }
+        self.join(&life, &ask, &line).await
+    }
+
+    /// Is there no room? A contender must not even for a moment stand in the line then.
+    async fn busy(&self, life: &Life, ask: &Enter, line: &str) -> StoreResult<Option<Entered>> {
+        let connection = life.link.connect().await?;
+        // Somebody listens, so it will be told when the line changes.
+        let listens = life.state().sink.is_some();
+        let watcher = Watcher::Line(ask.place.name.clone());
+        let watch = listens && life.watch(connection, line, watcher);
+        let [_, list] =
+            two(life.link.ask(&[Request::sync(line), Request::children(line, watch)]).await?);
+        let queue = queue(list)?;
+        if watch && queue.0.is_empty() {
+            life.unwatch(line);
+        }
+        agree(&queue, ask)?;
+        let wait = |ahead| Wait { ahead, holder: None, recheck: RECHECK };
+        Ok((!queue.fits(ask.mode)).then(|| Entered::Busy(wait(queue.0.len()))))
+    }
+
+    pub(super) async fn list(&self, life: &Life, line: &str) -> StoreResult<Queue> {
+        let mut answers = life.link.ask(&[Request::children(line, false)]).await?;
+        queue(answers.pop().unwrap_or(Err(Fault::Broken)))
+    }
+
+    /// Puts a ticket at the end of the line, and says how it stands there.
+    async fn join(&self, life: &Arc<Life>, ask: &Enter, line: &str) -> StoreResult<Entered> {
+        let Place { name, ticket, .. } = &ask.place;
+        life.begin(name, *ticket);
+        let (path, fence, queue) = match self.create(life, ask, line).await {
+            Ok(created) => created,
+            Err(e) => {
+                // What is not there need not be looked for.
+                if e.outcome == crate::Outcome::NotApplied {
+                    life.forget(*ticket);
+                }
+                return Err(e);
+            }
+        };
+        let path_of_it = path.clone();
+        life.change(*ticket, |held| (held.path, held.fence) = (Some(path_of_it), fence));
+        let queue = queue?;
+        let Some(at) = queue.position(*ticket) else {
+            life.forget(*ticket);
+            return Err(unavailable("the ticket was ended as soon as it came"));
+        };
+        let full = at >= LINE_MAX;
+        let disagrees = agree(&queue, ask);
+        let busy = ask.manner == Manner::Contend && at >= queue.admitted();
+        if full || disagrees.is_err() || busy {
+            self.withdraw(life, *ticket, &path).await?;
+            disagrees?;
+            if full {
+                let what = format!("{LINE_MAX} tickets stand in the line already");
+                return Err(StoreError::not_applied(KIND, Trouble::Full, what));
+            }
+            return Ok(Entered::Busy(Wait { ahead: at, holder: None, recheck: RECHECK }));
+        }
+        match self.stand(life, name, *ticket, queue).await? {
+            Stand::Granted { fence } => Ok(Entered::Granted { fence }),
+            Stand::Waiting(wait) => Ok(Entered::Queued(wait)),
+            Stand::Gone => Err(unavailable("the ticket was ended as soon as it came")),
+        }
+    }
+
+    /// Makes the node and lists the line behind it, both in one round trip if the line has a node.
+    async fn create(
+        &self,
+        life: &Life,
+        ask: &Enter,
+        line: &str,
+    ) -> StoreResult<(String, u64, StoreResult<Queue>)> {
+        let (paths, rights) = (&self.plan.paths, self.plan.rights);
+        let terms = life.terms;
+        let card = Card {
+            kept: terms.ttl + terms.lock_delay,
+            owner: Some(life.ask.owner.clone()),
+            note: ask.note.clone(),
+            ..Card::default()
+        };
+        let path = paths.ticket(line, ask.place.ticket, ask.mode);
+        let ticket = [
+            Request::create(&path, &card.write(), Kind::Ticket, rights),
+            Request::children(line, false),
+        ];
+        let mut parent = Kind::Container;
+        let mut requests = ticket.to_vec();
+        for _ in 0..ATTEMPTS {
+            let mut answers = life.link.ask(&requests).await?;
+            let list = answers.pop().unwrap_or(Err(Fault::Broken));
+            let created = answers.pop().unwrap_or(Err(Fault::Broken));
+            match created {
+                Ok(reply) => {
+                    let (path, stat) = reply.created().map_err(failure)?;
+                    return Ok((path, stat.czxid, queue(list)));
+                }
+                Err(Fault::Refused(Code::NO_NODE)) => {}
+                Err(fault) => return Err(failure(fault)),
+            }
+            // The line has no node, never had one or not any more; with raw names it may be a deep one.
+            let folder = |path| Request::create(path, b"", Kind::Persistent, rights);
+            let made = answers.pop();
+            if matches!(made, Some(Err(Fault::Refused(Code::UNIMPLEMENTED)))) {
+                parent = Kind::Persistent;
+            }
+            requests.clear();
+            if matches!(made, Some(Err(Fault::Refused(Code::NO_NODE)))) {
+                requests.extend(Paths::above(line).map(folder));
+            }
+            requests.push(Request::create(line, b"", parent, rights));
+            requests.extend_from_slice(&ticket);
+        }
+        Err(unavailable("the node of the line cannot be made, or is removed again and again"))
+    }
+
+    /// Takes out a ticket that has just come and must not stay.
+    async fn withdraw(&self, life: &Life, ticket: TicketId, path: &str) -> StoreResult<()> {
+        let mut answers = life.link.ask(&[Request::delete(path, -1)]).await?;
+        optional(answers.pop().unwrap_or(Err(Fault::Broken)))?;
+        life.forget(ticket);
+        Ok(())
+    }
+
+    /// How tickets of one session stand; each line is listed once.
+    pub(super) async fn stands(
+        &self,
+        life: &Arc<Life>,
+        tickets: Vec<(Name, TicketId)>,
+    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        let known = |(name, ticket): &&(Name, TicketId)| life.held(name, *ticket).is_some();
+        let mut lines: Vec<(Name, String)> = Vec::new();
+        for (name, _) in tickets.iter().filter(known) {
+            if !lines.iter().any(|(known, _)| known == name) {
+                lines.push((name.clone(), self.line(name)?));
+            }
+        }
+        let mut queues = HashMap::new();
+        if !lines.is_empty() {
+            let requests: Vec<Request> =
+                lines.iter().map(|(_, line)| Request::children(line, false)).collect();
+            let answers = life.link.ask(&requests).await?;
+            for ((name, _), list) in lines.into_iter().zip(answers) {
+                queues.insert(name, queue(list)?);
+            }
+        }
+        let mut stands = Vec::with_capacity(tickets.len());
+        for (name, ticket) in tickets {
+            let stand = match queues.get(&name) {
+                Some(queue) => self.stand(life, &name, ticket, queue.clone()).await?,
+                None => Stand::Gone,
+            };
+            stands.push((name, ticket, stand));
+        }
+        Ok(stands)
+    }
+
+    /// How a ticket stands in this line. One that waits will be told when it should look again.
+    pub(super) async fn stand(
+        &self,
+        life: &Arc<Life>,
+        name: &Name,
+        ticket: TicketId,
+        mut queue: Queue,
+    ) -> StoreResult<Stand> {
+        for _ in 0..ATTEMPTS {
+            let Some(held) = life.held(name, ticket) else { return Ok(Stand::Gone) };
+            let Some(at) = queue.position(ticket) else {
+                life.forget(ticket);
+                return Ok(Stand::Gone);
+            };
+            let Some(fence) = self.adopt(life, name, &held, ticket, &queue, at).await? else {
+                return Ok(Stand::Gone);
+            };
+            if at < queue.admitted() {
+                life.change(ticket, |held| held.granted = true);
+                return Ok(Stand::Granted { fence });
+            }
+            match self.attend(life, name, ticket, &queue, at).await? {
+                Found::Standing(stand) => return Ok(stand),
+                Found::Moved(moved) => queue = moved,
+            }
+        }
+        Err(unavailable("the line moves faster than it can be read"))
+    }
+
+    /// The number of a ticket's node. One whose creation was not answered is looked at first: it must
+    /// belong to this very session.
+    async fn adopt(
+        &self,
+        life: &Life,
+        name: &Name,
+        held: &Held,
+        ticket: TicketId,
+        queue: &Queue,
+        at: usize,
+    ) -> StoreResult<Option<u64>> {
+        if held.path.is_some() {
+            return Ok(Some(held.fence));
+        }
+        let path = format!("{}/{}", self.line(name)?, queue.0[at].node);
+        let mut answers = life.link.ask(&[Request::exists(&path)]).await?;
+        let answer = optional(answers.pop().unwrap_or(Err(Fault::Broken)))?;
+        let stat = answer.map(|reply| reply.stat().map_err(failure)).transpose()?;
+        match stat.filter(|stat| stat.owner == life.link.number()) {
+            Some(stat) => {
+                life.change(ticket, |held| (held.path, held.fence) = (Some(path), stat.czxid));
+                Ok(Some(stat.czxid))
+            }
+            None => {
+                life.forget(ticket);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Watches what stands in the way of a waiting ticket, and the ticket itself.
+    async fn attend(
+        &self,
+        life: &Life,
+        name: &Name,
+        ticket: TicketId,
+        queue: &Queue,
+        at: usize,
+    ) -> StoreResult<Found> {
+        let line = self.line(name)?;
+        let node = |at: usize| format!("{line}/{}", queue.0[at].node);
+        let (own, head) = (node(at), node(0));
+        let connection = life.link.connect().await?;
+        let obstacle = queue.obstacle(at).map(|spot| format!("{line}/{}", spot.node));
+        let watched = obstacle.as_ref().unwrap_or(&line);
+        let watcher = || Watcher::Ticket(ticket);
+        let waiting = |holder: Option<Seen>| {
+            let wait = Wait { ahead: at, holder: self.holder(holder), recheck: RECHECK };
+            Found::Standing(Stand::Waiting(wait))
+        };
+        let news = life.watch(connection, watched, watcher());
+        let own_news = life.watch(connection, &own, watcher());
+        if !news && !own_news {
+            return Ok(waiting(life.held(name, ticket).and_then(|held| held.holder)));
+        }
+        let look = match &obstacle {
+            Some(path) => Request::data(path, true),
+            None => Request::children(&line, true),
+        };
+        let requests = [look, Request::data(&own, true), Request::data(&head, false)];
+        let mut answers = life.link.ask(&requests).await?.into_iter();
+        let mut next = || answers.next().unwrap_or(Err(Fault::Broken));
+        let (look, own_data, head) = (next(), optional(next())?, optional(next())?);
+        if own_data.is_none() {
+            life.unwatch(&own);
+            life.forget(ticket);
+            return Ok(Found::Standing(Stand::Gone));
+        }
+        match (&obstacle, optional(look)?) {
+            (Some(_), Some(_)) => {}
+            (Some(path), None) => {
+                life.unwatch(path);
+                return Ok(Found::Moved(self.list(life, &line).await?));
+            }
+            (None, answer) => {
+                let names = answer.map(|reply| reply.names().map_err(failure)).transpose()?;
+                let fresh = Queue::of(&names.unwrap_or_default());
+                if fresh != *queue {
+                    return Ok(Found::Moved(fresh));
+                }
+            }
+        }
+        let seen = head.map(|reply| reply.data().map_err(failure)).transpose()?.and_then(
+            |(data, stat)| {
+                let Card { owner, note, .. } = Card::read(&data);
+                Some(Seen { owner: owner?, note, since_ms: stat.ctime_ms })
+            },
+        );
+        life.change(ticket, |held| held.holder.clone_from(&seen));
+        Ok(waiting(seen))
+    }
+
+    fn holder(&self, seen: Option<Seen>) -> Option<Holder> {
+        let Seen { owner, note, since_ms } = seen?;
+        Some(Holder { owner, note, held_for: self.ago(since_ms) })
+    }
+
+    /// How long ago that was on the server's wall clock, if it agrees with ours. For people only.
+    pub(super) fn ago(&self, ms: u64) -> Duration {
+        Duration::from_millis((self.clock.wall_micros() / 1_000).saturating_sub(ms))
+    }
+}
+
+/// A line that is not there is empty.
+pub(super) fn queue(list: Answer) -> StoreResult<Queue> {
+    match optional(list)? {
+        None => Ok(Queue::default()),
+        Some(reply) => Ok(Queue::of(&reply.names().map_err(failure)?)),
+    }
+}
+
+/// Capacity is the line's as long as somebody stands in it.
+fn agree(queue: &Queue, ask: &Enter) -> StoreResult<()> {
+    let (line, asked) = (queue.capacity(), ask.mode.capacity());
+    if queue.0.is_empty() || line == asked {
+        return Ok(());
+    }
+    let what = format!("the line has capacity {line}, not {asked}");
+    Err(StoreError::not_applied(KIND, Trouble::Capacity(line), what))
+}

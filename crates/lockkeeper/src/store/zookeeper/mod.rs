@@ -1,0 +1,370 @@
+//! ZooKeeper 3.6 or newer: one server or an ensemble.
+//!
+//! | idea | here |
+//! |---|---|
+//! | line | the ephemeral sequential children of a container node, named as Curator names them |
+//! | session | a ZooKeeper session of its own, on a connection of its own |
+//! | renewal | a write that a majority agrees upon: a server that is cut off answers reads and pings |
+//! | hint | a watch on the one node that stands in the way, and one on the ticket itself |
+//! | fence | czxid, the number of the write that made the ticket's node |
+//! | round trips | enter 1 (create and list together), one more to wait; leave 1; renew 1; a turn 1 read |
+//!
+//! A try on a taken lock is one read and leaves nothing; on a free one it is that read and an enter.
+//! Who is admitted follows from one list of the line's names. The list may be old: those who stood
+//! before a ticket and have gone do not come back, so a ticket that was once admitted is admitted as
+//! long as its node is there.
+//!
+//! **What breaks a promise:** data that was restored from an older copy takes fences back; and where
+//! `forceSync` is off, so does a power cut of a majority. A paused server or a new leader only make
+//! dead sessions last longer.
+//!
+//! The client is our own: what a lock needs of the protocol is little, and there is no other way to
+//! have sessions that live by renewals alone and requests that are sent together.
+
+mod advice;
+mod cells;
+mod conn;
+mod data;
+mod leave;
+mod line;
+mod link;
+mod lives;
+mod names;
+mod plan;
+mod show;
+mod times;
+mod wire;
+
+use super::{
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
+    Open, Renewal, Stand, Store, StoreId, StoreResult, Terms, Which, url::StoreUrl,
+};
+use crate::{
+    clock::{Clock, Moment},
+    error::{Result, StoreError, Trouble},
+    line::Line,
+    name::Name,
+    ticket::{SessionId, TicketId},
+};
+use conn::{Answer, Ear, Fault, Reply};
+use link::{Lasting, Link, failure, over};
+use lives::{Life, Lives};
+use plan::Plan;
+use std::{
+    fmt,
+    sync::{Arc, OnceLock, Weak},
+    time::Duration,
+};
+use times::Servers;
+use wire::{Code, Kind, Request};
+
+const KIND: &str = "zookeeper";
+
+/// The timeout of the session for what belongs to no session of ours. Nothing is lost with it.
+const IDLE: Duration = Duration::from_secs(10);
+/// For how long an answer may take.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+/// How often something is tried again that others can spoil by chance.
+const ATTEMPTS: usize = 16;
+
+/// Lines in ZooKeeper.
+pub struct Zookeeper {
+    id: StoreId,
+    clock: Clock,
+    plan: Arc<Plan>,
+    servers: Servers,
+    /// For what belongs to no session.
+    common: Link,
+    lives: Lives,
+}
+
+impl Zookeeper {
+    pub(super) async fn connect(url: StoreUrl) -> Result<Self> {
+        let plan = Arc::new(Plan::read(url)?);
+        let common = Link::new(&plan, Lasting::ForEver, IDLE, PATIENCE.1, Arc::new(|_| {}));
+        let facts = advice::facts(&plan).await;
+        for advice in advice::of(&facts, &plan) {
+            tracing::warn!(%advice, "the ZooKeeper server's set-up");
+        }
+        let id = make_root(&common, &plan).await?;
+        let alone = facts.iter().any(|fact| fact.mode == "standalone");
+        let shortest = shortest(&plan).await?;
+        let servers = Servers { alone, shortest };
+        let lives = Lives::default();
+        Ok(Self { id, clock: Clock::system(), plan, servers, common, lives })
+    }
+
+    fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    /// The node of a line.
+    fn line(&self, name: &Name) -> StoreResult<String> {
+        self.plan.paths.line(name).ok_or_else(|| {
+            let what = format!("{name:?} is not a path, which a raw name has to be");
+            StoreError::not_applied(KIND, Trouble::Other, what)
+        })
+    }
+
+    /// Reads what belongs to no session. Reading can be repeated, so it is.
+    async fn read_all(&self, requests: &[Request]) -> StoreResult<Vec<Answer>> {
+        let mut last = over();
+        for _ in 0..3 {
+            match self.common.ask(requests).await {
+                Ok(answers) if answers.iter().any(|a| matches!(a, Err(Fault::Broken))) => {
+                    last = failure(Fault::Broken);
+                }
+                Err(e) if e.trouble == Trouble::SessionOver => last = e,
+                answers => return answers,
+            }
+        }
+        Err(StoreError { trouble: Trouble::Unavailable, ..last })
+    }
+
+    async fn open_new(&self, ask: Open) -> StoreResult<Terms> {
+        let opened = self.now();
+        let timeout = self.servers.timeout(ask.ttl, ask.lock_delay);
+        let patience = (ask.ttl / 3).clamp(PATIENCE.0, PATIENCE.1);
+        let target = Arc::new(OnceLock::<Weak<Life>>::new());
+        let ear: Ear = {
+            let target = Arc::clone(&target);
+            Arc::new(move |path| {
+                if let Some(life) = target.get().and_then(Weak::upgrade) {
+                    life.hear(path);
+                }
+            })
+        };
+        let link = Link::new(&self.plan, Lasting::WithItsSession, timeout, patience, ear);
+        link.connect().await?;
+        let terms = self.servers.terms(ask.ttl, ask.lock_delay, link.granted())?;
+        let life = Arc::new(Life::new(ask, terms, link, opened + terms.ttl));
+        let _ = target.set(Arc::downgrade(&life));
+        Ok(self.lives.add(life))
+    }
+
+    async fn renew_now(&self, life: &Arc<Life>) -> StoreResult<Renewal> {
+        let began = self.now();
+        let paths = &self.plan.paths;
+        let known = self.standing(life);
+        let requests = [
+            Request::all_or_nothing(&[Request::check(paths.root())]),
+            Request::ephemerals(&paths.base()),
+        ];
+        let answers = life.link.ask(&requests).await?;
+        let [write, own] = two(answers);
+        // Refused is agreed upon as well: only without an answer it is not known whether it was.
+        if let Err(Fault::Broken) = write {
+            return Err(failure(Fault::Broken));
+        }
+        match own {
+            Ok(reply) => self.compare(life, &known, &reply.names().map_err(failure)?).await,
+            Err(Fault::Broken) => return Err(failure(Fault::Broken)),
+            Err(Fault::Refused(Code::UNIMPLEMENTED)) => self.compare_singly(life, &known).await?,
+            Err(fault) => return Err(failure(fault)),
+        }
+        let mut state = life.state();
+        if self.now() >= state.expires {
+            return Err(over());
+        }
+        state.expires = state.expires.max(began + life.terms.ttl);
+        state.closed.retain(|_, until| *until > began);
+        Ok(Renewal::Renewed { version: state.version })
+    }
+}
+
+/// Exactly two answers, as there were two requests.
+fn two(answers: Vec<Answer>) -> [Answer; 2] {
+    answers.try_into().unwrap_or([Err(Fault::Broken), Err(Fault::Broken)])
+}
+
+/// A missing node is no trouble.
+fn optional(answer: Answer) -> StoreResult<Option<Reply>> {
+    match answer {
+        Ok(reply) => Ok(Some(reply)),
+        Err(Fault::Refused(Code::NO_NODE)) => Ok(None),
+        Err(fault) => Err(failure(fault)),
+    }
+}
+
+/// Makes the folders and the identity of the store, if they are not there yet.
+async fn make_root(common: &Link, plan: &Plan) -> StoreResult<StoreId> {
+    let (paths, rights) = (&plan.paths, plan.rights);
+    let id = format!("{:016x}", rand::random::<u64>());
+    let folder = |path: &str| Request::create(path, b"", Kind::Persistent, rights);
+    let root = paths.root();
+    let mut requests: Vec<Request> = names::Paths::above(root).map(folder).collect();
+    requests.push(Request::create(root, id.as_bytes(), Kind::Persistent, rights));
+    requests.extend(["lines", "cells"].map(|part| folder(&format!("{root}/{part}"))));
+    let look = [Request::data(root, false), Request::exists(&format!("{root}/cells"))];
+    let mut denied = Ok(());
+    for attempt in 0..3 {
+        let mut answers = common.ask(&look).await?.into_iter();
+        let (data, last) = (answers.next(), answers.next());
+        if let (Some(Ok(data)), Some(Ok(_))) = (data, last) {
+            let (data, _) = data.data().map_err(failure)?;
+            let id = std::str::from_utf8(&data).ok().and_then(|t| u64::from_str_radix(t, 16).ok());
+            let Some(id) = id else {
+                let what = format!("{root} is in use for something else; choose another prefix=");
+                return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
+            };
+            return Ok(StoreId(id.to_be_bytes()));
+        }
+        if attempt < 2 {
+            for answer in common.ask(&requests).await? {
+                if let Err(fault @ Fault::Refused(Code::NO_AUTH | Code::INVALID_ACL)) = answer {
+                    denied = Err(failure(fault));
+                }
+            }
+        }
+    }
+    denied?;
+    Err(link::unavailable(format!("{root} cannot be made")))
+}
+
+/// The shortest session that the servers grant.
+async fn shortest(plan: &Arc<Plan>) -> StoreResult<Duration> {
+    let asking = Duration::from_millis(1);
+    let ear: Ear = Arc::new(|_| {});
+    let link = Link::new(plan, Lasting::WithItsSession, asking, PATIENCE.1, ear);
+    link.connect().await?;
+    let shortest = link.granted();
+    link.close().await?;
+    Ok(shortest)
+}
+
+impl fmt::Debug for Zookeeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Zookeeper({})", self.id)
+    }
+}
+
+impl Store for Zookeeper {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            at_least: false,
+            sessions_shared: false,
+            durable: true,
+            survives_failover: !self.servers.alone,
+            ..Capabilities::LINES
+        }
+    }
+
+    fn id(&self) -> StoreId {
+        self.id
+    }
+
+    async fn open(&self, ask: Open) -> StoreResult<Terms> {
+        match self.lives.opened(ask.session, self.now())? {
+            Some(terms) => Ok(terms),
+            None => self.open_new(ask).await,
+        }
+    }
+
+    async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
+        let renewed = match self.lives.living(session, self.now()) {
+            Ok(life) => self.renew_now(&life).await,
+            Err(over) => Err(over),
+        };
+        match renewed {
+            Err(e) if e.trouble == Trouble::SessionOver => {
+                // Nothing more is said on its connection either: it only expires.
+                self.lives.end(session, self.now());
+                Ok(Renewal::Lost)
+            }
+            renewed => renewed,
+        }
+    }
+
+    async fn close(&self, session: SessionId) -> StoreResult<()> {
+        match self.lives.end(session, self.now()) {
+            Some(life) if life.state().expires > self.now() => life.link.close().await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
+        self.enter_line(ask).await
+    }
+
+    async fn poll(
+        &self,
+        session: SessionId,
+        which: Which,
+    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        let Ok(life) = self.lives.living(session, self.now()) else {
+            return Ok(match which {
+                Which::These(tickets) => {
+                    tickets.into_iter().map(|(name, ticket)| (name, ticket, Stand::Gone)).collect()
+                }
+                Which::All => Vec::new(),
+            });
+        };
+        match which {
+            Which::These(tickets) => self.stands(&life, tickets).await,
+            Which::All => self.all_stands(&life).await,
+        }
+    }
+
+    async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
+        let life = match self.lives.living(session, self.now()) {
+            Ok(life) => life,
+            Err(over) => return over,
+        };
+        life.state().sink = Some(Arc::clone(&to));
+        match life.link.connect().await {
+            Err(e) => e,
+            Ok(number) => {
+                // What was watched on another connection is not watched any more.
+                to.look(None);
+                life.link.broken(number).await;
+                failure(Fault::Broken)
+            }
+        }
+    }
+
+    async fn leave(&self, ask: Leave) -> StoreResult<Left> {
+        self.leave_line(ask).await
+    }
+
+    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+        self.edit_note(edit).await
+    }
+
+    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+        self.show(which).await
+    }
+
+    async fn check(&self, claim: Claim) -> StoreResult<bool> {
+        self.is_held(&claim).await
+    }
+
+    async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
+        self.read_cell(&name).await
+    }
+
+    async fn write(&self, edit: Edit) -> StoreResult<Edited> {
+        self.edit_cell(edit).await
+    }
+
+    async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
+        self.end_ticket(&name, ticket).await
+    }
+
+    async fn advice(&self) -> StoreResult<Vec<Advice>> {
+        Ok(advice::of(&advice::facts(&self.plan).await, &self.plan))
+    }
+
+    fn forget(&self, session: SessionId) {
+        self.lives.end(session, self.now());
+    }
+
+    fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
+        let path = self.lives.path(claim.ticket);
+        path.map(|path| vec![("path", path), ("czxid", claim.fence.to_string())])
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,234 @@
+//! What only a real ZooKeeper server can show: how many packets a lock costs, and what becomes of a
+//! ticket whose creation was not answered.
+
+use lockkeeper::{Guard, Keeper, Loss};
+use servers::{Recipe, Require, Running, Way, ZOOKEEPER};
+use std::{
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, TcpStream},
+    time::Duration,
+};
+use testkit::world::{eventually, length, soon, tickets, until_length};
+use tokio::task::JoinHandle;
+
+const TTL: Duration = Duration::from_secs(20);
+
+/// A running server, or nothing if it cannot be had and nobody insists.
+fn start(recipe: Recipe) -> Option<Running> {
+    if let Some(missing) = recipe.first_missing() {
+        let must = Require::from_env().wants(recipe.name);
+        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
+        eprintln!("ignored: {missing} is not installed");
+        return None;
+    }
+    Some(recipe.start().expect("the server starts"))
+}
+
+async fn keeper_at(url: &str, ttl: Duration) -> Keeper {
+    Keeper::builder().ttl(ttl).connect(url).await.expect("the server answers")
+}
+
+async fn keeper(server: &Running) -> Keeper {
+    keeper_at(server.url(), TTL).await
+}
+
+/// Packets that the server has received and sent so far, from and to all clients.
+fn packets(server: &Running) -> (u64, u64) {
+    let mut stream =
+        TcpStream::connect((Ipv4Addr::LOCALHOST, server.ports()[0])).expect("a connection");
+    stream.write_all(b"srvr").expect("sent");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("a field");
+        line.trim().parse::<u64>().expect("a number")
+    };
+    (field("Received: "), field("Sent: "))
+}
+
+/// What the counting itself costs, at the quietest of several times.
+fn overhead(server: &Running) -> (u64, u64) {
+    let once = |_| {
+        let (before, after) = (packets(server), packets(server));
+        (after.0 - before.0, after.1 - before.1)
+    };
+    (0..10).map(once).min().expect("several times")
+}
+
+/// Packets received and sent while `work` was done. Renewals may fall into it, so the quietest of
+/// several times counts.
+async fn cost(server: &Running, mut work: impl AsyncFnMut()) -> (u64, u64) {
+    let over = overhead(server);
+    let mut least = (u64::MAX, u64::MAX);
+    for _ in 0..10 {
+        let before = packets(server);
+        work().await;
+        let after = packets(server);
+        least = least.min((after.0 - before.0 - over.0, after.1 - before.1 - over.1));
+    }
+    least
+}
+
+/// The creation and the list that follows it are sent together, so they are one round trip.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_uncontended_lock_is_two_packets_at_once_and_its_release_is_one() {
+    let Some(server) = start(ZOOKEEPER) else { return };
+    let keeper = keeper(&server).await;
+    let pair = async || {
+        keeper.lock("a").await.expect("free").release().await.expect("released");
+    };
+    pair().await;
+    assert_eq!(cost(&server, pair).await, (3, 3));
+    keeper.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_try_on_a_taken_lock_only_reads() {
+    let Some(server) = start(ZOOKEEPER) else { return };
+    let (one, two) = (keeper(&server).await, keeper(&server).await);
+    let held = one.lock("a").await.expect("free");
+    let busy = async || assert!(two.lock("a").try_now().await.expect("an answer").is_none());
+    busy().await;
+    assert_eq!(cost(&server, busy).await, (2, 2), "sync and list, sent together");
+    assert_eq!(length(one.store(), "a").await, 1);
+    held.release().await.expect("released");
+}
+
+/// However many wait, one of them is woken and reads the line once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_wakes_one_waiter_which_reads_once() {
+    let Some(server) = start(ZOOKEEPER) else { return };
+    for waiters in [8, 80] {
+        let holder = keeper(&server).await;
+        let name = format!("with {waiters}");
+        let mut held = holder.lock(&name).await.expect("free");
+        let mut line = Vec::new();
+        for at in 0..waiters {
+            let waiter = keeper_at(server.url(), Duration::from_secs(600)).await;
+            line.push((tokio::spawn(waiter.lock(&name).into_future()), waiter));
+            until_length(holder.store(), &name, at + 2).await;
+        }
+        // Until hints are in place the core polls; then only the safety polls of once a second are
+        // left, and between two of them there is room for a hand-over.
+        let over = overhead(&server);
+        let mut least = (u64::MAX, u64::MAX);
+        for (next, _keeper) in line.iter_mut().take(8) {
+            let before = packets(&server);
+            held.release().await.expect("released");
+            held = soon("the grant", next).await.expect("no panic").expect("granted");
+            let after = packets(&server);
+            least = least.min((after.0 - before.0 - over.0, after.1 - before.1 - over.1));
+        }
+        // The deletion and the read; their answers, and two watches of the node that was deleted: the
+        // holder's own, from the time when it waited, and the waiter's.
+        assert!(least.0 == 2 && least.1 <= 4, "{least:?} packets with {waiters} waiters");
+        drop(line);
+        holder.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_locks_are_one_renewal_of_two_packets() {
+    let Some(server) = start(ZOOKEEPER) else { return };
+    let keeper = keeper(&server).await;
+    let mut guards = Vec::new();
+    for i in 0..1_000 {
+        guards.push(keeper.lock(format!("name {i}")).await.expect("free"));
+    }
+    let renew = async || {
+        guards[0].extend(Duration::from_secs(1)).await.expect("renewed");
+    };
+    renew().await;
+    assert_eq!(cost(&server, renew).await, (2, 2));
+    assert!(guards.iter().all(Guard::is_held));
+    keeper.close().await;
+}
+
+/// A keeper that reaches the server by a way of its own, and one that sees all.
+async fn by_a_way(server: &Running) -> (Way, Keeper, Keeper) {
+    let way = Way::to(server.ports()[0]).expect("a way");
+    let url = format!("zookeeper://127.0.0.1:{}", way.port());
+    let (there, witness) = (keeper_at(&url, TTL).await, keeper(server).await);
+    // The session is open, and the node of the line is made.
+    there.lock("a").await.expect("free").release().await.expect("released");
+    (way, there, witness)
+}
+
+async fn begun(keeper: &Keeper, witness: &Keeper) -> JoinHandle<lockkeeper::Result<Guard>> {
+    let lock = tokio::spawn(keeper.lock("a").into_future());
+    until_length(witness.store(), "a", 1).await;
+    lock
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_creation_whose_answer_is_lost_is_found_again() {
+    let Some(server) = start(ZOOKEEPER) else { return };
+    let (way, keeper, witness) = by_a_way(&server).await;
+    way.hold_answers();
+    let lock = begun(&keeper, &witness).await;
+    way.sever();
+    way.open();
+    let guard = soon("the grant", lock).await.expect("no panic").expect("granted");
+    let line = witness.look_at("a").await.expect("a look").expect("a line");
+    let [ticket] = &line.tickets[..] else { panic!("one ticket, not {line:?}") };
+    assert_eq!((ticket.id, ticket.fence), (guard.ticket(), Some(guard.fence())));
+    guard.release().await.expect("released");
+    assert_eq!(tickets(witness.store()).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_creation_that_nobody_wants_any_more_leaves_no_orphan() {
+    let Some(server) = start(ZOOKEEPER) else { return };
+    let (way, keeper, witness) = by_a_way(&server).await;
+    for severed in [false, true] {
+        way.hold_answers();
+        begun(&keeper, &witness).await.abort();
+        if severed {
+            way.sever();
+        }
+        way.open();
+        eventually("no ticket is left", async || tickets(witness.store()).await == 0).await;
+    }
+    let _again = soon("the next lock", keeper.lock("a").into_future()).await.expect("free");
+}
+
+/// The server lets a session live for longer than its owner believes in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_cut_off_gives_up_before_the_next_one_is_served() {
+    let Some(server) = start(ZOOKEEPER) else { return };
+    let way = Way::to(server.ports()[0]).expect("a way");
+    let url = format!("zookeeper://127.0.0.1:{}", way.port());
+    let there = keeper_at(&url, Duration::from_secs(2)).await;
+    let held = there.lock("a").await.expect("free");
+    let other = keeper(&server).await;
+    let waiter = tokio::spawn(other.lock("a").into_future());
+    until_length(other.store(), "a", 2).await;
+    way.close();
+    assert_eq!(soon("the loss", held.lost()).await, Loss::Expired);
+    assert!(!waiter.is_finished(), "two believe at the same time");
+    let next = soon("the next one's turn", waiter).await.expect("no panic").expect("granted");
+    assert!(next.fence() > held.fence());
+    way.open();
+    drop(held);
+    let behind = tokio::spawn(there.lock("a").into_future());
+    until_length(other.store(), "a", 2).await;
+    next.release().await.expect("released");
+    let again = soon("it goes on with a new session", behind).await.expect("no panic");
+    again.expect("granted").release().await.expect("released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_restarts_keeps_the_locks() {
+    let Some(mut server) = start(ZOOKEEPER) else { return };
+    let keeper = keeper(&server).await;
+    let held = keeper.lock("a").await.expect("free");
+    tokio::task::block_in_place(|| {
+        server.kill().expect("killed");
+        server.restart().expect("restarted");
+    });
+    eventually("a renewal", async || held.extend(Duration::from_secs(1)).await.is_ok()).await;
+    assert!(keeper.check(&held.sequencer()).await.expect("an answer"));
+    let fence = held.fence();
+    held.release().await.expect("released");
+    assert!(keeper.lock("a").await.expect("free").fence() > fence);
+}
