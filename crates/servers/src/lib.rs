@@ -47,7 +47,7 @@ pub use etcd::{ETCD, ETCD_CLUSTER, ETCD_PARTED, ETCD_TLS};
 pub use install::{Unavailable, install_missing};
 pub use mariadb::MARIADB;
 pub use node::Node;
-pub use peer::{PEERS, Peer, REDIS_PY, install_peers};
+pub use peer::{KAZOO, PEERS, Peer, REDIS_PY, install_peers};
 pub use postgres::{PGBOUNCER, POSTGRES};
 pub use recipe::{Probe, Process, Recipe, Site};
 pub use redis::{

@@ -30,8 +30,11 @@ pub struct Peer {
 pub const REDIS_PY: Peer =
     Peer { name: "redis-py", requirements: include_str!("../peers/redis-py.txt") };
 
+/// kazoo, whose `Lock` stands in lines of ZooKeeper.
+pub const KAZOO: Peer = Peer { name: "kazoo", requirements: include_str!("../peers/kazoo.txt") };
+
 /// Every peer there is.
-pub const PEERS: &[Peer] = &[REDIS_PY];
+pub const PEERS: &[Peer] = &[REDIS_PY, KAZOO];
 
 impl Peer {
     /// The Python that knows the library, if it is installed in the wanted version.

@@ -1,0 +1,223 @@
+//! Raw lines (`?raw=true`) in the company of the real kazoo, with its own names and with Curator's: one
+//! line, one order, and whoever leaves wakes the next one.
+
+use anyhow::{Context as _, Result};
+use lockkeeper::Keeper;
+use nix::sys::signal::Signal::SIGKILL;
+use servers::{KAZOO, Running, ZOOKEEPER};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+use testkit::{
+    taker::Taker,
+    trials,
+    world::{soon, until_length},
+};
+use tokio::process::Command;
+
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(60);
+
+macro_rules! tests {
+    ($server:ident: $($test:ident),* $(,)?) => {
+        vec![$({
+            let server = Arc::clone(&$server);
+            trials::test(stringify!($test), async move || {
+                for style in ["kazoo", "curator"] {
+                    $test(&Company::meet(&server, style)?).await.context(style)?;
+                }
+                Ok(())
+            })
+        }),*]
+    };
+}
+
+fn main() -> ExitCode {
+    let missing = trials::lacks(&ZOOKEEPER).or_else(|| servers::install_peers(&[KAZOO]).pop());
+    let server = Arc::new(Server::new());
+    let tests = tests![server:
+        they_stand_in_one_line_in_the_order_they_came,
+        a_try_of_either_is_busy_and_leaves_nothing,
+        whoever_leaves_wakes_the_next_one_at_once,
+        both_together_lose_no_update,
+        a_killed_one_of_theirs_gives_way_to_ours,
+        a_killed_one_of_ours_gives_way_to_theirs,
+        theirs_can_be_seen_and_evicted,
+    ];
+    trials::main(missing.as_ref(), tests)
+}
+
+/// Started by the first test, ended with the program.
+type Server = OnceLock<Result<Running, String>>;
+
+/// One server, a name in it, and those who want it.
+struct Company {
+    url: String,
+    hosts: String,
+    python: PathBuf,
+    style: &'static str,
+    name: String,
+}
+
+impl Company {
+    fn meet(server: &Server, style: &'static str) -> Result<Self> {
+        let server = server.get_or_init(|| ZOOKEEPER.start().map_err(|e| format!("{e:#}")));
+        let server = server.as_ref().map_err(|e| anyhow::anyhow!("{e}"))?;
+        Ok(Self {
+            url: format!("{}?raw=true", server.url()),
+            hosts: format!("127.0.0.1:{}", server.ports()[0]),
+            python: KAZOO.python().context("it was installed a moment ago")?,
+            style,
+            name: format!("/company/{:016x}", rand::random::<u64>()),
+        })
+    }
+
+    /// A process of theirs.
+    async fn theirs(&self) -> Taker {
+        let mut command = Command::new(&self.python);
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/kazoo_lock.py"));
+        command.arg(&self.hosts).arg(self.style);
+        Taker::spawn(command).await
+    }
+
+    /// A process of ours.
+    async fn ours(&self, ttl: Duration) -> Taker {
+        Taker::at(Path::new(env!("CARGO_BIN_EXE_taker")), &self.url, ttl, Duration::ZERO).await
+    }
+
+    async fn keeper(&self) -> Result<Keeper> {
+        Ok(Keeper::builder().ttl(LONG).connect(&self.url).await?)
+    }
+
+    fn words(&self, command: &str) -> String {
+        format!("{command} {}", self.name)
+    }
+}
+
+async fn they_stand_in_one_line_in_the_order_they_came(c: &Company) -> Result<()> {
+    let witness = c.keeper().await?;
+    let mut line = [
+        c.ours(LONG).await,
+        c.theirs().await,
+        c.ours(LONG).await,
+        c.theirs().await,
+        c.ours(LONG).await,
+    ];
+    for (at, taker) in line.iter_mut().enumerate() {
+        taker.tell(&c.words("take")).await;
+        until_length(witness.store(), &c.name, at + 1).await;
+    }
+    let mut left = line.len();
+    for taker in &mut line {
+        taker.expect("granted").await;
+        // Whoever has been let in too early would be the first of the line now, or not in it.
+        let seen = witness.look_at(&c.name).await?.context("a line")?;
+        assert_eq!((seen.tickets.len(), seen.holders().count()), (left, 1));
+        left -= 1;
+        taker.release().await;
+    }
+    until_length(witness.store(), &c.name, 0).await;
+    Ok(())
+}
+
+async fn a_try_of_either_is_busy_and_leaves_nothing(c: &Company) -> Result<()> {
+    let (keeper, mut theirs) = (c.keeper().await?, c.theirs().await);
+    let guard = keeper.lock(&c.name).try_now().await?.context("free")?;
+    theirs.tell(&c.words("try")).await;
+    theirs.expect("busy").await;
+    guard.release().await?;
+    theirs.tell(&c.words("try")).await;
+    theirs.expect("granted").await;
+    assert!(keeper.lock(&c.name).try_now().await?.is_none());
+    until_length(keeper.store(), &c.name, 1).await;
+    theirs.release().await;
+    assert!(keeper.lock(&c.name).try_now().await?.is_some());
+    Ok(())
+}
+
+/// Our own re-check comes once a second, and kazoo has none.
+async fn whoever_leaves_wakes_the_next_one_at_once(c: &Company) -> Result<()> {
+    let (keeper, mut theirs) = (c.keeper().await?, c.theirs().await);
+    let (mut to_theirs, mut to_ours) = (Vec::new(), Vec::new());
+    let mut guard = keeper.lock(&c.name).await?;
+    for _ in 0..5 {
+        theirs.tell(&c.words("take")).await;
+        until_length(keeper.store(), &c.name, 2).await;
+        let began = Instant::now();
+        guard.release().await?;
+        theirs.expect("granted").await;
+        to_theirs.push(began.elapsed());
+        let next = tokio::spawn(keeper.lock(&c.name).into_future());
+        until_length(keeper.store(), &c.name, 2).await;
+        let began = Instant::now();
+        theirs.release().await;
+        guard = soon("our turn", next).await??;
+        to_ours.push(began.elapsed());
+    }
+    for times in [to_theirs, to_ours] {
+        let quickest = times.iter().min().context("five times")?;
+        assert!(*quickest < Duration::from_millis(250), "woken after {times:?}");
+    }
+    Ok(())
+}
+
+/// A number in a file that checks nothing, only kept right by the lock.
+async fn both_together_lose_no_update(c: &Company) -> Result<()> {
+    const TIMES: u32 = 25;
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("number");
+    std::fs::write(&path, "0")?;
+    let mut takers = [c.ours(LONG).await, c.theirs().await, c.ours(LONG).await, c.theirs().await];
+    for taker in &mut takers {
+        taker.tell(&format!("{} {} {TIMES}", c.words("count"), path.display())).await;
+    }
+    for taker in &mut takers {
+        taker.expect("counted").await;
+    }
+    assert_eq!(std::fs::read_to_string(&path)?, (4 * TIMES).to_string());
+    Ok(())
+}
+
+async fn a_killed_one_of_theirs_gives_way_to_ours(c: &Company) -> Result<()> {
+    let (keeper, mut theirs) = (c.keeper().await?, c.theirs().await);
+    theirs.tell(&c.words("take")).await;
+    theirs.expect("granted").await;
+    let waiter = tokio::spawn(keeper.lock(&c.name).into_future());
+    until_length(keeper.store(), &c.name, 2).await;
+    theirs.signal(SIGKILL);
+    theirs.gone().await;
+    soon("our turn", waiter).await??.release().await?;
+    Ok(())
+}
+
+async fn a_killed_one_of_ours_gives_way_to_theirs(c: &Company) -> Result<()> {
+    let (mut ours, mut theirs) = (c.ours(Duration::from_secs(2)).await, c.theirs().await);
+    ours.tell(&c.words("take")).await;
+    ours.expect("granted").await;
+    theirs.tell(&c.words("take")).await;
+    until_length(c.keeper().await?.store(), &c.name, 2).await;
+    ours.signal(SIGKILL);
+    theirs.expect("granted").await;
+    ours.gone().await;
+    Ok(())
+}
+
+async fn theirs_can_be_seen_and_evicted(c: &Company) -> Result<()> {
+    let (keeper, mut theirs) = (c.keeper().await?, c.theirs().await);
+    theirs.tell(&c.words("take")).await;
+    theirs.expect("granted").await;
+    let line = keeper.look_at(&c.name).await?.context("a line")?;
+    let [ticket] = &line.tickets[..] else { anyhow::bail!("{line:?}") };
+    assert_eq!((ticket.note.as_slice(), &ticket.owner), (&b"theirs"[..], &None));
+    assert!(ticket.fence.is_some());
+    assert!(keeper.evict(&c.name, ticket.id).await?);
+    let guard = keeper.lock(&c.name).try_now().await?.context("free at once")?;
+    assert!(Some(guard.fence()) > ticket.fence);
+    theirs.tell(&c.words("contenders")).await;
+    assert!(theirs.expect("contenders").await.contains("lockkeeper"), "they see ours");
+    guard.release().await?;
+    Ok(())
+}
