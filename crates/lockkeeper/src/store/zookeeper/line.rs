@@ -2,7 +2,7 @@
 
 use super::{
     ATTEMPTS, KIND, Zookeeper,
-    conn::{Answer, Fault},
+    conn::{Answer, Fault, Reply},
     data::Card,
     failure,
     link::unavailable,
@@ -93,8 +93,11 @@ impl Zookeeper {
                 return Err(e);
             }
         };
-        let path_of_it = path.clone();
-        life.change(*ticket, |held| (held.path, held.fence) = (Some(path_of_it), fence));
+        if !life.placed(name, *ticket, &path, fence) {
+            // It was given up meanwhile, by somebody who could not see it yet.
+            self.withdraw(life, *ticket, &path).await?;
+            return Err(unavailable("the ticket was given up while it came"));
+        }
         let queue = queue?;
         let Some(at) = queue.position(*ticket) else {
             life.forget(*ticket);
@@ -221,7 +224,10 @@ impl Zookeeper {
         for _ in 0..ATTEMPTS {
             let Some(held) = life.held(name, ticket) else { return Ok(Stand::Gone) };
             let Some(at) = queue.position(ticket) else {
-                life.forget(ticket);
+                // One whose creation is under way may still come.
+                if held.path.is_some() {
+                    life.forget(ticket);
+                }
                 return Ok(Stand::Gone);
             };
             let Some(fence) = self.adopt(life, name, &held, ticket, &queue, at).await? else {
@@ -258,11 +264,8 @@ impl Zookeeper {
         let answer = optional(answers.pop().unwrap_or(Err(Fault::Broken)))?;
         let stat = answer.map(|reply| reply.stat().map_err(failure)).transpose()?;
         match stat.filter(|stat| stat.owner == life.link.number()) {
-            Some(stat) => {
-                life.change(ticket, |held| (held.path, held.fence) = (Some(path), stat.czxid));
-                Ok(Some(stat.czxid))
-            }
-            None => {
+            Some(stat) if life.placed(name, ticket, &path, stat.czxid) => Ok(Some(stat.czxid)),
+            _ => {
                 life.forget(ticket);
                 Ok(None)
             }
@@ -301,7 +304,12 @@ impl Zookeeper {
         let requests = [look, Request::data(&own, true), Request::data(&head, false)];
         let mut answers = life.link.ask(&requests).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Err(Fault::Broken));
-        let (look, own_data, head) = (next(), optional(next())?, optional(next())?);
+        let (mut look, own_data, head) = (next(), optional(next())?, readable(next())?);
+        if let (Err(Fault::Refused(Code::NO_AUTH)), Some(path)) = (&look, &obstacle) {
+            // Others' nodes need not be readable; that they are there can always be seen.
+            let mut answers = life.link.ask(&[Request::watch(path)]).await?;
+            look = answers.pop().unwrap_or(Err(Fault::Broken));
+        }
         if own_data.is_none() {
             life.unwatch(&own);
             life.forget(ticket);
@@ -339,6 +347,14 @@ impl Zookeeper {
     /// How long ago that was on the server's wall clock, if it agrees with ours. For people only.
     pub(super) fn ago(&self, ms: u64) -> Duration {
         Duration::from_millis((self.clock.wall_micros() / 1_000).saturating_sub(ms))
+    }
+}
+
+/// Data that is not there or that we must not read is no trouble.
+pub(super) fn readable(answer: Answer) -> StoreResult<Option<Reply>> {
+    match answer {
+        Err(Fault::Refused(Code::NO_AUTH)) => Ok(None),
+        answer => optional(answer),
     }
 }
 

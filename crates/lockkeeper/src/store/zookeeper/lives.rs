@@ -48,8 +48,11 @@ impl Lives {
     }
 
     /// Adds a session, unless another copy of the request was quicker.
-    pub(super) fn add(&self, life: Arc<Life>) -> Terms {
-        self.book().lives.entry(life.ask.session).or_insert(life).terms
+    pub(super) fn add(&self, life: Arc<Life>, now: Moment) -> Terms {
+        let mut book = self.book();
+        // Nobody renews these any more, and nobody asks.
+        book.lives.retain(|_, life| life.state().expires + STRAY_MAX > now);
+        book.lives.entry(life.ask.session).or_insert(life).terms
     }
 
     /// Ends a session for ever, as far as this handle is concerned.
@@ -154,6 +157,15 @@ impl Life {
             holder: None,
         };
         self.state().tickets.insert(ticket, held);
+    }
+
+    /// Notes where a ticket stands, unless it was given up meanwhile.
+    pub(super) fn placed(&self, name: &Name, ticket: TicketId, path: &str, fence: u64) -> bool {
+        let mut state = self.state();
+        let held = state.tickets.get_mut(&ticket).filter(|held| held.name == *name);
+        let Some(held) = held else { return false };
+        (held.path, held.fence) = (Some(path.to_owned()), fence);
+        true
     }
 
     pub(super) fn change(&self, ticket: TicketId, change: impl FnOnce(&mut Held)) {

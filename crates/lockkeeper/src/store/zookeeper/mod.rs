@@ -86,8 +86,13 @@ impl Zookeeper {
         for advice in advice::of(&facts, &plan) {
             tracing::warn!(%advice, "the ZooKeeper server's set-up");
         }
-        let id = make_root(&common, &plan).await?;
         let alone = facts.iter().any(|fact| fact.mode == "standalone");
+        if alone && plan.hosts.len() > 1 {
+            let what = "a server of the URL stands alone and knows nothing of the others: \
+                        two could hold the same lock";
+            return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what).into());
+        }
+        let id = make_root(&common, &plan).await?;
         let shortest = shortest(&plan).await?;
         let servers = Servers { alone, shortest };
         let lives = Lives::default();
@@ -139,7 +144,7 @@ impl Zookeeper {
         let terms = self.servers.terms(ask.ttl, ask.lock_delay, link.granted())?;
         let life = Arc::new(Life::new(ask, terms, link, opened + terms.ttl));
         let _ = target.set(Arc::downgrade(&life));
-        Ok(self.lives.add(life))
+        Ok(self.lives.add(life, self.now()))
     }
 
     async fn renew_now(&self, life: &Arc<Life>) -> StoreResult<Renewal> {

@@ -5,7 +5,7 @@ use super::{
     conn::Answer,
     data::Card,
     failure,
-    line::queue,
+    line::{queue, readable},
     names::{Queue, Spot},
     optional, two,
     wire::{Request, Stat},
@@ -96,8 +96,10 @@ impl Zookeeper {
                 lists.next();
             }
             let queue = lists.next().map_or(Ok(Queue::default()), queue)?;
-            let data = |spot: &Spot| Request::data(&format!("{line}/{}", spot.node), false);
-            cards.extend(queue.0.iter().map(data));
+            for spot in &queue.0 {
+                let path = format!("{line}/{}", spot.node);
+                cards.extend([Request::exists(&path), Request::data(&path, false)]);
+            }
             queues.push((name, queue));
         }
         if cards.is_empty() {
@@ -106,20 +108,28 @@ impl Zookeeper {
         let mut cards = self.read_all(&cards).await?.into_iter();
         let mut lines = Vec::new();
         for (name, queue) in queues {
-            let cards: Vec<Answer> = cards.by_ref().take(queue.0.len()).collect();
-            lines.extend(self.show_line(name, queue, cards)?);
+            let cards: Vec<Answer> = cards.by_ref().take(2 * queue.0.len()).collect();
+            lines.extend(self.show_line(name, &queue, cards)?);
         }
         Ok(lines)
     }
 
     /// Who has gone since the line was listed is not shown; who was admitted then still is.
-    fn show_line(&self, name: Name, queue: Queue, cards: Vec<Answer>) -> StoreResult<Option<Line>> {
+    fn show_line(
+        &self,
+        name: Name,
+        queue: &Queue,
+        cards: Vec<Answer>,
+    ) -> StoreResult<Option<Line>> {
         let (capacity, admitted) = (queue.capacity(), queue.admitted());
-        let mut tickets = Vec::new();
-        for (at, (spot, answer)) in queue.0.into_iter().zip(cards).enumerate() {
-            let Some(reply) = optional(answer)? else { continue };
-            let (data, stat) = reply.data().map_err(failure)?;
-            tickets.push(self.ticket(&spot, Card::read(&data), stat, at < admitted));
+        let (mut tickets, mut cards) = (Vec::new(), cards.into_iter());
+        for (at, spot) in queue.0.iter().enumerate() {
+            let (Some(node), Some(data)) = (cards.next(), cards.next()) else { break };
+            let Some(node) = optional(node)? else { continue };
+            // Others' nodes need not be readable.
+            let data = readable(data)?.map(|reply| reply.data().map_err(failure)).transpose()?;
+            let card = data.map(|(data, _)| Card::read(&data)).unwrap_or_default();
+            tickets.push(self.ticket(spot, card, node.stat().map_err(failure)?, at < admitted));
         }
         Ok((!tickets.is_empty()).then(|| Line::new(name, capacity, tickets)))
     }

@@ -120,6 +120,13 @@ impl Request {
         })
     }
 
+    /// The same, and the next change of the node is told; also that it comes to be, if it is not there.
+    pub(super) fn watch(path: &str) -> Self {
+        Self::new(op::EXISTS, |body| {
+            body.text(path).flag(true);
+        })
+    }
+
     /// Answered with data and stat. With a watch, the next change of the node is told.
     pub(super) fn data(path: &str, watch: bool) -> Self {
         Self::new(op::GET_DATA, |body| {
