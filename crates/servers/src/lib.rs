@@ -56,7 +56,7 @@ pub use redis::{
 pub use require::Require;
 pub use running::Running;
 pub use way::Way;
-pub use zookeeper::{Divided, ZOOKEEPER, ZOOKEEPER_ENSEMBLE};
+pub use zookeeper::{Divided, ZOOKEEPER, ZOOKEEPER_ENSEMBLE, ZOOKEEPER_TLS};
 
 /// Every recipe there is, in the order in which people are shown them.
 pub const ALL: &[Recipe] = &[
@@ -74,6 +74,7 @@ pub const ALL: &[Recipe] = &[
     ETCD_CLUSTER,
     ZOOKEEPER,
     ZOOKEEPER_ENSEMBLE,
+    ZOOKEEPER_TLS,
 ];
 
 /// The recipe of this name.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 
+use crate::certificates;
 use crate::recipe::{Process, Recipe, Site};
 use crate::running::Running;
 use crate::way::Way;
@@ -26,6 +27,8 @@ const MEMBERS: usize = 3;
 const ARCHIVE: &str = "zookeeper.jar";
 /// Where its words go; without it the log is empty.
 const LOGGER: &str = "slf4j-simple.jar";
+/// Needed for TLS; Debian's archive forgets to name it.
+const NETTY: &str = "netty-codec.jar";
 const FOLDER: &str = "/usr/share/java";
 
 /// How long a server may take to say how it is.
@@ -37,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub const ZOOKEEPER: Recipe = Recipe {
     name: "zookeeper",
     packages: &["zookeeper", "default-jre-headless"],
-    programs: &["java", ARCHIVE, LOGGER],
+    programs: &["java", ARCHIVE, LOGGER, NETTY],
     folders: &[FOLDER],
     ports: 1,
     stop: Signal::SIGTERM,
@@ -67,6 +70,38 @@ pub const ZOOKEEPER_ENSEMBLE: Recipe = Recipe {
     ..ZOOKEEPER
 };
 
+/// A single server that also speaks TLS, and wants a certificate of its clients.
+///
+/// The URL leads to its second port, where it does. In its folder are `ca.pem`, `client.pem` and
+/// `client.key` for those who may come in, and `stranger.pem` for those who may not.
+pub const ZOOKEEPER_TLS: Recipe = Recipe {
+    name: "zookeeper-tls",
+    ports: 2,
+    processes: |site| {
+        certificates::write(&site.folder)?;
+        let [certificate, key] =
+            ["server.pem", "server.key"].map(|file| fs::read_to_string(site.folder.join(file)));
+        fs::write(site.folder.join("both.pem"), certificate? + &key?)?;
+        let settings = format!(
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
+             secureClientPort={}\n\
+             ssl.keyStore.location=both.pem\n\
+             ssl.keyStore.type=PEM\n\
+             ssl.trustStore.location=ca.pem\n\
+             ssl.trustStore.type=PEM\n",
+            site.ports[1]
+        );
+        Ok(vec![server(site, "zookeeper", 0, &settings)?])
+    },
+    url: |site| {
+        let file = |name: &str| format!("{}/{name}", site.folder.display());
+        let (ca, certificate, key) = (file("ca.pem"), file("client.pem"), file("client.key"));
+        let hosts = hosts(&site.ports[1..]);
+        format!("zookeeper://{hosts}?tls_ca={ca}&tls_cert={certificate}&tls_key={key}")
+    },
+    ..ZOOKEEPER
+};
+
 /// The part of the configuration in which all members are named.
 fn members(site: &Site) -> String {
     let line = |index: usize| {
@@ -78,7 +113,7 @@ fn members(site: &Site) -> String {
 
 /// Paths are relative to the site's folder, where processes are started: what lies above it may
 /// have a name that would have to be quoted.
-fn server(site: &Site, name: &str, index: usize, members: &str) -> Result<Process> {
+fn server(site: &Site, name: &str, index: usize, more: &str) -> Result<Process> {
     let port = site.ports[index];
     fs::create_dir_all(site.folder.join(name).join("data"))?;
     fs::write(site.folder.join(name).join("data/myid"), format!("{}\n", index + 1))?;
@@ -94,10 +129,10 @@ fn server(site: &Site, name: &str, index: usize, members: &str) -> Result<Proces
          dataDir={name}/data\n\
          clientPortAddress=127.0.0.1\n\
          clientPort={port}\n\
-         {members}"
+         {more}"
     );
     fs::write(site.folder.join(&file), text)?;
-    let archives = format!("{FOLDER}/{ARCHIVE}:{FOLDER}/{LOGGER}");
+    let archives = [ARCHIVE, LOGGER, NETTY].map(|archive| format!("{FOLDER}/{archive}")).join(":");
     let main = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
     let flags = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
     // A follower that has lost its leader waits so long for its requests under way, which nobody will
@@ -105,7 +140,7 @@ fn server(site: &Site, name: &str, index: usize, members: &str) -> Result<Proces
     let drain = "-Dzookeeper.request_throttler.shutdownTimeout=500";
     let times = "-Dorg.slf4j.simpleLogger.showDateTime=true";
     let settings = ["-Dzookeeper.forceSync=no", drain, times, "-cp", &archives, main, &file];
-    let alone = members.is_empty();
+    let alone = !more.contains("server.1=");
     Ok(Process {
         name: name.to_owned(),
         program: "java",

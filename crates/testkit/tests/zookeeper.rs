@@ -177,6 +177,25 @@ async fn a_ticket_that_we_must_not_read_is_waited_for() {
     next.release().await.expect("released");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_tls_both_sides_must_be_known() {
+    let Some(server) = start(servers::ZOOKEEPER_TLS) else { return };
+    let keeper = keeper(&server).await;
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    let file = |name: &str| format!("{}/{name}", server.folder().display());
+    let own = format!("tls_cert={}&tls_key={}", file("client.pem"), file("client.key"));
+    let address = format!("zookeeper://127.0.0.1:{}", server.ports()[1]);
+    for stranger in [
+        format!("{address}?tls_ca={}", file("ca.pem")),
+        format!("{address}?tls_ca={}&{own}", file("stranger.pem")),
+        address.clone(),
+    ] {
+        assert!(Keeper::connect(&stranger).await.is_err(), "{stranger}");
+    }
+    let e = Keeper::connect(&format!("{address}?tls=true")).await.expect_err("no authority");
+    assert!(e.to_string().contains("tls_ca="), "{e}");
+}
+
 /// A keeper that reaches the server by a way of its own, and one that sees all.
 async fn by_a_way(server: &Running) -> (Way, Keeper, Keeper) {
     let way = Way::to(server.ports()[0]).expect("a way");
