@@ -12,7 +12,7 @@ use super::{
     wire::{Code, Kind, Request},
 };
 use crate::{
-    error::{StoreError, Trouble},
+    error::{Outcome, StoreError, Trouble},
     line::LINE_MAX,
     name::Name,
     store::{Enter, Entered, Holder, Manner, Stand, StoreResult, Wait},
@@ -87,27 +87,48 @@ impl Zookeeper {
             Ok(created) => created,
             Err(e) => {
                 // What is not there need not be looked for.
-                if e.outcome == crate::Outcome::NotApplied {
+                if e.outcome == Outcome::NotApplied {
                     life.forget(*ticket);
                 }
                 return Err(e);
             }
         };
-        if !life.placed(name, *ticket, &path, fence) {
+        // From here on the ticket is in the line: whatever fails now, it must not be taken for absent.
+        let stood = self.settle(life, ask, &path, fence, queue).await;
+        stood.map_err(|e| match life.held(name, *ticket) {
+            Some(_) => StoreError { outcome: Outcome::Unknown, ..e },
+            None => e,
+        })
+    }
+
+    /// How a ticket stands that has just come; one that must not stay is taken out again.
+    async fn settle(
+        &self,
+        life: &Arc<Life>,
+        ask: &Enter,
+        path: &str,
+        fence: u64,
+        queue: StoreResult<Queue>,
+    ) -> StoreResult<Entered> {
+        let Place { name, ticket, .. } = &ask.place;
+        if !life.placed(name, *ticket, path, fence) {
             // It was given up meanwhile, by somebody who could not see it yet.
-            self.withdraw(life, *ticket, &path).await?;
+            life.begin(name, *ticket);
+            life.placed(name, *ticket, path, fence);
+            self.withdraw(life, *ticket, path).await?;
             return Err(unavailable("the ticket was given up while it came"));
         }
         let queue = queue?;
+        let ended = || unavailable("the ticket was ended as soon as it came");
         let Some(at) = queue.position(*ticket) else {
             life.forget(*ticket);
-            return Err(unavailable("the ticket was ended as soon as it came"));
+            return Err(ended());
         };
         let full = at >= LINE_MAX;
         let disagrees = agree(&queue, ask);
         let busy = ask.manner == Manner::Contend && at >= queue.admitted();
         if full || disagrees.is_err() || busy {
-            self.withdraw(life, *ticket, &path).await?;
+            self.withdraw(life, *ticket, path).await?;
             disagrees?;
             if full {
                 let what = format!("{LINE_MAX} tickets stand in the line already");
@@ -118,7 +139,7 @@ impl Zookeeper {
         match self.stand(life, name, *ticket, queue).await? {
             Stand::Granted { fence } => Ok(Entered::Granted { fence }),
             Stand::Waiting(wait) => Ok(Entered::Queued(wait)),
-            Stand::Gone => Err(unavailable("the ticket was ended as soon as it came")),
+            Stand::Gone => Err(ended()),
         }
     }
 
