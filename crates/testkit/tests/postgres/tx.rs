@@ -129,7 +129,7 @@ async fn sequencers_are_checked_as_text_too() {
         user.execute("SELECT lockkeeper.lk_fence_check($1)", &[&text]).await.map_err(|e| code(&e))
     };
     assert_eq!(check(text.clone()).await, Ok(1));
-    assert_eq!(check(text.replacen("lk1:", "lk1:0", 1)).await.is_err(), true);
+    assert!(check(text.replacen("lk1:", "lk1:0", 1)).await.is_err());
     held.release().await.expect("released");
     assert_eq!(check(text).await, Err("LK003".to_owned()));
     keeper.close().await;
