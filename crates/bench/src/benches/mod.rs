@@ -1,5 +1,6 @@
 //! What can be measured.
 
+mod etcd;
 pub(crate) mod hammer;
 pub(crate) mod handoff;
 pub(crate) mod held;
@@ -65,6 +66,16 @@ pub(crate) const ALL: &[Bench] = &[
         name: "mysql",
         what: "lock and release beside a bare lock table of MariaDB, and turns in a line",
         run: mysql::run,
+    },
+    Bench {
+        name: "etcd-pairs",
+        what: "lock and release on etcd, beside a bare transaction and a delete",
+        run: etcd::pairs,
+    },
+    Bench {
+        name: "etcd-handoff",
+        what: "from a release to the next grant, beside etcd's own lock service",
+        run: etcd::handoff,
     },
 ];
 

@@ -1,4 +1,5 @@
 //! The bare floors: what one program can do with the client of a store and nothing else.
 
+pub(crate) mod etcd;
 pub(crate) mod redis;
 pub(crate) mod sqlite;

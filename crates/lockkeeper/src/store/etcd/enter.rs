@@ -115,10 +115,16 @@ impl Etcd {
     }
 
     /// Puts the ticket if `guard` holds; if it does not, reads what there is, or stands in line.
+    ///
+    /// The guard leaves no room for a ticket of another capacity. That the lease is there is checked by
+    /// the put itself; if it is not the session's first one, the session has to be there too.
     fn transaction(&self, ask: &Ask<'_>, manner: Manner, guard: Vec<Compare>) -> TxnRequest {
         let Place { session, name, ticket } = ask.place;
         let first = self.keys.shard(tag(*session), 0);
         let closed = self.keys.closed(tag(*session), *ticket);
+        let mut compare = vec![ops::absent(&closed), ops::absent(&ask.key)];
+        compare.extend((ask.lease != tag(*session)).then(|| ops::exists(&first)));
+        compare.extend(guard);
         let mut allowed = vec![ops::exists(&first), ops::absent(&closed), ops::absent(&ask.key)];
         allowed.extend(self.keys.of_other_capacity(name, ask.mode).iter().map(ops::empty));
         let line = RangeRequest { limit: SHORT, ..ops::all(&self.keys.line(name)) };
@@ -136,12 +142,11 @@ impl Etcd {
         let failure = match manner {
             Manner::Contend => reads,
             Manner::Queue => vec![ops::txn(TxnRequest {
-                compare: allowed.clone(),
+                compare: allowed,
                 success: vec![put(State::Queued), ops::range(line)],
                 failure: reads,
             })],
         };
-        let compare = [allowed, guard].concat();
         TxnRequest { compare, success: vec![put(State::AtOnce)], failure }
     }
 
