@@ -1,15 +1,13 @@
 //! A Redis server that lets nobody in without a certificate and a password, and lets nobody do more
 //! than locks need.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::Result;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use rcgen::{BasicConstraints, Certificate, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use super::{REDIS, server};
-use crate::recipe::{Recipe, Site};
+use crate::{
+    certificates,
+    recipe::{Recipe, Site},
+};
 
 /// What a user of lockkeeper must be allowed to do, for the prefix `lk`, as `docs/redis.md` says.
 pub const REDIS_RIGHTS: &str = "~lk:* &lk:* \
@@ -36,7 +34,7 @@ pub const REDIS_TLS: Recipe = Recipe {
             site.ports[0]
         );
         let process = server(site, "redis", site.ports[1], &settings)?;
-        certify(&site.folder.join("redis"))?;
+        certificates::write(&site.folder.join("redis"))?;
         Ok(vec![process])
     },
     url,
@@ -54,29 +52,4 @@ fn url(site: &Site) -> String {
         file("client.pem"),
         file("client.key"),
     )
-}
-
-fn certify(folder: &Path) -> Result<()> {
-    let (certificate, issuer) = authority("the authority of a test")?;
-    fs::write(folder.join("ca.pem"), certificate.pem())?;
-    fs::write(folder.join("stranger.pem"), authority("a stranger")?.0.pem())?;
-    for name in ["server", "client"] {
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(["127.0.0.1".to_owned(), "localhost".to_owned()])?;
-        params.distinguished_name.push(DnType::CommonName, name);
-        let certificate = params.signed_by(&key, &issuer)?;
-        fs::write(folder.join(format!("{name}.pem")), certificate.pem())?;
-        fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
-    }
-    Ok(())
-}
-
-/// Each has a name of its own: one who is named like its issuer counts as self-signed.
-fn authority(name: &str) -> Result<(Certificate, Issuer<'static, KeyPair>)> {
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let key = KeyPair::generate()?;
-    let certificate = params.self_signed(&key)?;
-    Ok((certificate, Issuer::new(params, key)))
 }
