@@ -2,6 +2,11 @@
 //!
 //! Requests are pipelined: many may be under way on one connection, and the server answers them in
 //! order. When it breaks, those under way end as *unknown* and the next one connects anew.
+//!
+//! Not so behind a pooler that lends connections for a transaction. There an answer that is still under
+//! way when the pooler takes its connection back is given to whoever has that connection next (seen
+//! with pgbouncer 1.18). So one request follows the other, and a request that is given up takes its
+//! connection along.
 
 use super::{KIND, calls::Call, connect::Plan};
 use crate::{
@@ -87,6 +92,8 @@ struct Wire {
     task: AbortHandle,
     /// `None` if another client may get our server's connection for its next transaction.
     statements: Option<Mutex<HashMap<&'static str, Statement>>>,
+    /// Held while a request is under way that must be alone.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl Drop for Wire {
@@ -98,6 +105,10 @@ impl Drop for Wire {
 impl State {
     fn current(&self) -> MutexGuard<'_, Option<Arc<Wire>>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_current(&self, number: u64) -> bool {
+        self.current().as_ref().is_some_and(|wire| wire.number == number)
     }
 
     fn give_up(&self, number: u64) {
@@ -180,7 +191,8 @@ impl Link {
                 (client, self.drive(number, connection))
             }
         };
-        let mut wire = Wire { number, client, task, statements: None };
+        let turn = tokio::sync::Mutex::new(());
+        let mut wire = Wire { number, client, task, statements: None, turn };
         let pooled = match self.plan.pooler {
             Some(pooled) => pooled,
             None => wire.seen_port().await.map_err(refused)? != Some(i32::from(our_port)),
@@ -194,7 +206,7 @@ impl Link {
 
     /// Does somebody stand in between who lends us connections?
     pub(super) async fn is_pooled(&self) -> StoreResult<bool> {
-        Ok(self.wire().await?.statements.is_none())
+        Ok(self.wire().await?.is_pooled())
     }
 
     /// Lets the connection's task run: it carries requests and answers, and hears notifications.
@@ -243,7 +255,12 @@ impl Link {
     /// Makes a call once. A connection that fails is given up, so that the next one makes another.
     pub(super) async fn once(&self, call: &Call, values: Values<'_>) -> StoreResult<Vec<Row>> {
         let wire = self.wire().await?;
-        let mut waiting = Waiting { link: self, wire: wire.number, since: Some(self.clock.now()) };
+        let _turn = match self.turn(&wire).await {
+            Ok(turn) => turn,
+            // The one before has taken the connection along.
+            Err(Gone) => return Box::pin(self.once(call, values)).await,
+        };
+        let mut waiting = Waiting::begin(self, &wire);
         let answer = tokio::time::timeout(REQUEST, wire.send(call, values)).await;
         waiting.since = None;
         match answer {
@@ -263,31 +280,68 @@ impl Link {
         }
     }
 
+    /// Waits until the connection is free for one more request; at once if it takes many.
+    async fn turn<'w>(
+        &self,
+        wire: &'w Wire,
+    ) -> Result<Option<tokio::sync::MutexGuard<'w, ()>>, Gone> {
+        if !wire.is_pooled() {
+            return Ok(None);
+        }
+        let turn = wire.turn.lock().await;
+        if self.state.is_current(wire.number) { Ok(Some(turn)) } else { Err(Gone) }
+    }
+
     /// Runs several statements as they are.
     pub(super) async fn batch(&self, sql: &str) -> StoreResult<()> {
         let wire = self.wire().await?;
-        wire.client.batch_execute(sql).await.map_err(error)
+        let Ok(_turn) = self.turn(&wire).await else {
+            return Err(StoreError::not_applied(
+                KIND,
+                Trouble::Unavailable,
+                "the connection broke",
+            ));
+        };
+        let mut waiting = Waiting::begin(self, &wire);
+        let answer = wire.client.batch_execute(sql).await;
+        waiting.since = None;
+        answer.map_err(error)
     }
 }
 
+/// The connection was given up while somebody waited for it.
+struct Gone;
+
 /// A request without an answer. Whoever gives it up after long has given up its connection, too: it
-/// may have been cut off without a word.
+/// may have been cut off without a word. Behind a pooler that goes for every one that is given up.
 struct Waiting<'l> {
     link: &'l Link,
     wire: u64,
+    patience: Duration,
     since: Option<Moment>,
+}
+
+impl<'l> Waiting<'l> {
+    fn begin(link: &'l Link, wire: &Wire) -> Self {
+        let patience = if wire.is_pooled() { Duration::ZERO } else { SILENCE };
+        Self { link, wire: wire.number, patience, since: Some(link.clock.now()) }
+    }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let waited = self.since.map(|since| self.link.clock.now().saturating_since(since));
-        if waited.is_some_and(|waited| waited >= SILENCE) {
+        if waited.is_some_and(|waited| waited >= self.patience) {
             self.link.state.give_up(self.wire);
         }
     }
 }
 
 impl Wire {
+    fn is_pooled(&self) -> bool {
+        self.statements.is_none()
+    }
+
     /// The port from which the server sees us come. If it is not ours, somebody stands in between.
     async fn seen_port(&self) -> Result<Option<i32>, tokio_postgres::Error> {
         let rows = self.client.query_typed("SELECT inet_client_port()", &[]).await?;

@@ -390,7 +390,8 @@ impl Store for Postgres {
             return Ok(Renewal::Lost);
         };
         // The renewal counts, whatever becomes of the sweeping, and must not wait for it.
-        let _ = tokio::time::timeout(SWEEP_MOST, self.sweep()).await;
+        let most = if self.pooled { SWEEP_MOST * 10 } else { SWEEP_MOST };
+        let _ = tokio::time::timeout(most, self.sweep()).await;
         let version = (breaks << 32).wrapping_add(evictions.cast_unsigned());
         Ok(Renewal::Renewed { version })
     }
