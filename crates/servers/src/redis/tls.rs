@@ -13,7 +13,7 @@ use crate::{
 pub const REDIS_RIGHTS: &str = "~lk:* &lk:* \
     +info +config|get +script|load +evalsha +subscribe +publish +time +type +exists +del \
     +hget +hmget +hset +hsetnx +hdel +hlen +hexists +hgetall \
-    +zadd +zrem +zscore +zrange +zrangebyscore +zremrangebylex +zrank +zcard +zscan";
+    +zadd +zincrby +zrem +zscore +zrange +zrangebyscore +zremrangebylex +zrank +zcard +zscan";
 
 /// The password of the user `lockkeeper`.
 const PASSWORD: &str = "open sesame";
