@@ -79,11 +79,17 @@ use std::{path::Path, process::ExitCode};
 /// cases, and prints a report of stores × groups.
 #[must_use]
 pub fn main(subjects: &[Subject], taker: Option<&Path>) -> ExitCode {
-    let args = libtest_mimic::Arguments::from_args();
+    let mut args = libtest_mimic::Arguments::from_args();
+    args.test_threads = args.test_threads.or_else(threads);
     let Suite { trials, report } = suite(subjects, taker);
     let conclusion = libtest_mimic::run(&args, trials);
     if !args.list {
         print!("{report}");
     }
     conclusion.exit_code()
+}
+
+/// Cases wait more than they work, so there are more of them at once than processors.
+fn threads() -> Option<usize> {
+    Some(std::thread::available_parallelism().map_or(4, |n| n.get() * 2))
 }
