@@ -15,7 +15,7 @@ use std::{
 };
 
 /// How long a condition may take to come true on a slow and noisy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause between two looks at a condition.
 const GLANCE: Duration = Duration::from_millis(5);
 

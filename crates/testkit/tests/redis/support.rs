@@ -112,10 +112,10 @@ impl Witness {
         let log: Vec<Entry> =
             get.arg("GET").arg(100).query_async(&mut self.0).await.expect("an answer");
         let of_an_enter = |(_, ran_at, _, words, _, _): &Entry| {
-            // EVALSHA, the script and the number of keys; five keys, and the eighth argument.
+            // EVALSHA, the script and the number of keys; six keys, and the eighth argument.
             let [_, _, keys, rest @ ..] = &words[..] else { return None };
-            let deadline: i64 = rest.get(5 + 7)?.parse().ok()?;
-            (keys == "5" && rest.len() == 15).then(|| deadline / 1_000_000 - ran_at)
+            let deadline: i64 = rest.get(6 + 7)?.parse().ok()?;
+            (keys == "6" && rest.len() == 16).then(|| deadline / 1_000_000 - ran_at)
         };
         log.iter().find_map(of_an_enter).expect("there was an enter")
     }
