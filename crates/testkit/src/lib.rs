@@ -91,5 +91,5 @@ pub fn main(subjects: &[Subject], taker: Option<&Path>) -> ExitCode {
 
 /// Cases wait more than they work, so there are more of them at once than processors.
 fn threads() -> Option<usize> {
-    Some(std::thread::available_parallelism().map_or(4, |n| n.get() * 2))
+    Some(std::thread::available_parallelism().map_or(3, |n| n.get() + 1))
 }

@@ -29,13 +29,13 @@ use std::{
 /// How often a proposal that was too low is raised before the name counts as busy.
 const RAISES: usize = 3;
 /// For how long a node may take where no TTL presses.
-pub(super) const PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// When to try again if no node says.
 const RECHECK: Duration = Duration::from_millis(50);
 
 /// For how long one node may take. Much shorter than the TTL: a slow node is a silent one.
 pub(super) fn patience(ttl: Duration) -> Duration {
-    (ttl / 20).clamp(Duration::from_millis(50), PATIENCE)
+    (ttl / 10).clamp(Duration::from_millis(100), PATIENCE)
 }
 
 pub(super) fn micros(duration: Duration) -> u64 {
