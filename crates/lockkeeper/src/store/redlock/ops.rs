@@ -205,7 +205,9 @@ impl Redlock {
             remarks.foreign = remarks.foreign.take().or(said.foreign);
             Ok(said.vote)
         };
-        let ballot = self.nodes.vote(patience(life.ask.ttl), script, read, decided).await;
+        // Longer than a renewal may take: nobody waits for it in vain while a majority answers.
+        let patience = patience(life.ask.ttl).max(Duration::from_millis(500));
+        let ballot = self.nodes.vote(patience, script, read, decided).await;
         let remarks = std::mem::take(&mut *remarks.lock().unwrap_or_else(PoisonError::into_inner));
         (ballot, remarks)
     }
