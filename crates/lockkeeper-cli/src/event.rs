@@ -88,7 +88,7 @@ pub(crate) struct HolderView {
     pid: u32,
     program: String,
     label: Option<String>,
-    held_ms: u64,
+    held_ms: Option<u64>,
 }
 
 impl From<&Holder> for HolderView {
@@ -99,7 +99,7 @@ impl From<&Holder> for HolderView {
             pid: owner.pid,
             program: owner.program.clone(),
             label: label(note),
-            held_ms: duration::ms(*held_for),
+            held_ms: held_for.map(duration::ms),
         }
     }
 }
@@ -111,7 +111,7 @@ pub(crate) fn holder(ticket: &Ticket) -> Option<HolderView> {
 
 fn as_holder(ticket: &Ticket) -> Option<Holder> {
     let Ticket { owner, note, granted_ago, .. } = ticket.clone();
-    Some(Holder { owner: owner?, note, held_for: granted_ago.unwrap_or_default() })
+    Some(Holder { owner: owner?, note, held_for: granted_ago })
 }
 
 /// How a granted ticket is held, in words.
@@ -154,14 +154,19 @@ pub(crate) fn waiting_words(name: &str, mode: Mode, wait: &Wait, age: Duration) 
     words
 }
 
-/// "held by ci-7 (pid 4121) for 42 s".
+/// "held by ci-7 (pid 4121) for 42 s"; without the time if that is not known.
 fn held_by(holder: &Holder, age: Duration) -> String {
     let owner = output::printable(&holder.owner.to_string());
-    let held = duration::words(holder.held_for + age);
-    match label(&holder.note) {
-        Some(label) => format!("held by {owner}, {}, for {held}", output::printable(&label)),
-        None => format!("held by {owner} for {held}"),
+    let mut words = format!("held by {owner}");
+    let label = label(&holder.note);
+    if let Some(label) = &label {
+        words += &format!(", {}", output::printable(label));
     }
+    if let Some(held) = holder.held_for {
+        let comma = if label.is_some() { "," } else { "" };
+        words += &format!("{comma} for {}", duration::words(held + age));
+    }
+    words
 }
 
 /// 1st, 2nd, 3rd, 4th …
@@ -218,7 +223,7 @@ mod tests {
 
     fn wait(ahead: usize, note: &str) -> Wait {
         let owner = Owner { host: "ci-7".into(), pid: 4121, program: "sh".into() };
-        let held_for = Duration::from_secs(40);
+        let held_for = Some(Duration::from_secs(40));
         let holder = Some(Holder { owner, note: note.into(), held_for });
         Wait { ahead, holder, recheck: Duration::ZERO }
     }
@@ -234,6 +239,10 @@ mod tests {
             waiting_words("gpu", Mode::Permits { weight: 1, of: 4 }, &wait(4, "night\n"), age),
             "waiting for `gpu` · 4 ahead · held by ci-7 (pid 4121), night\\u{a}, for 42 s"
         );
+        let mut long = wait(1, "night");
+        long.holder.as_mut().unwrap().held_for = None;
+        let words = waiting_words("a", Mode::Exclusive, &long, age);
+        assert_eq!(words, "waiting for `a` · 1st in line · held by ci-7 (pid 4121), night");
         let nobody = Wait { ahead: 0, holder: None, recheck: Duration::ZERO };
         let words = waiting_words("a", Mode::Exclusive, &nobody, age);
         assert_eq!(words, "waiting for `a` · 1st in line");

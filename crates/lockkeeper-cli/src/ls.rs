@@ -8,8 +8,8 @@ use crate::{
     output::{Table, note, printable, terminal_width},
     store,
 };
-use lockkeeper::{Keeper, Line, Mode};
-use std::io;
+use lockkeeper::{Keeper, Line, Mode, Ticket};
+use std::{io, time::Duration};
 
 /// The answer, ready to print.
 pub(crate) async fn ls(prefix: &str, common: &Common) -> Result<String, Failure> {
@@ -30,12 +30,12 @@ pub(crate) async fn ls(prefix: &str, common: &Common) -> Result<String, Failure>
 fn table(lines: &[Line]) -> Table {
     let mut table = Table::new(&["NAME", "STATE", "HOLDER", "HELD", "WAITERS", "FENCE"]);
     for line in lines {
-        let (held, fence) = (line.holders().filter_map(|t| t.granted_ago).max(), line.holders());
+        let (held, fence) = (line.holders().max_by_key(|t| held_at_most(t)), line.holders());
         table.row(vec![
             printable(line.name.as_str()),
             state(line),
             holder(line),
-            held.map_or_else(dash, duration::words),
+            held.map_or_else(dash, held_words),
             line.waiters().count().to_string(),
             fence.filter_map(|t| t.fence).max().map_or_else(dash, |fence| fence.to_string()),
         ]);
@@ -58,6 +58,17 @@ fn state(line: &Line) -> String {
     }
 }
 
+/// For how long a ticket can have been held.
+fn held_at_most(ticket: &Ticket) -> Duration {
+    ticket.granted_ago.unwrap_or(ticket.entered_ago)
+}
+
+/// For how long a ticket has been held, or at the most if the store has not noted when it was granted.
+pub(crate) fn held_words(ticket: &Ticket) -> String {
+    let words = duration::words(held_at_most(ticket));
+    if ticket.granted_ago.is_some() { words } else { format!("≤ {words}") }
+}
+
 /// The first of the holders, and how many more there are.
 fn holder(line: &Line) -> String {
     let Some(first) = line.holders().next() else { return dash() };
@@ -76,8 +87,7 @@ pub(crate) fn kept() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper::{Name, Owner, PLAIN, Ticket, TicketId};
-    use std::time::Duration;
+    use lockkeeper::{Name, Owner, PLAIN, TicketId};
 
     fn ticket(mode: Mode, fence: Option<u64>, host: &str) -> Ticket {
         let host = host.to_owned();
@@ -116,6 +126,9 @@ mod tests {
         assert_eq!(row_of(PLAIN, shared), "a\\u{202e}b|shared by 2|a (pid 7) and 1 more|42 s|0|6");
         let permits = vec![ticket(Mode::Permits { weight: 2, of: 4 }, Some(9), "")];
         assert_eq!(row_of(4, permits), "a\\u{202e}b|2 of 4 permits|kept closed|42 s|0|9");
+        let mut unknown = ticket(Mode::Exclusive, Some(5), "a");
+        unknown.granted_ago = None;
+        assert_eq!(row_of(PLAIN, vec![unknown]), "a\\u{202e}b|exclusive|a (pid 7)|≤ 50 s|0|5");
         let waiting = vec![ticket(Mode::Exclusive, None, "web")];
         assert_eq!(row_of(PLAIN, waiting), "a\\u{202e}b|waiting|-|-|1|-");
     }

@@ -41,13 +41,14 @@ fn table(line: &Line) -> Table {
 fn row(place: String, ticket: &Ticket) -> Vec<String> {
     let dash = || "-".to_owned();
     let owner = ticket.owner.as_ref();
-    let since = ticket.granted_ago.unwrap_or(ticket.entered_ago);
+    let waits = ticket.fence.is_none();
+    let since = if waits { duration::words(ticket.entered_ago) } else { ls::held_words(ticket) };
     vec![
         place,
         ticket.mode.to_string(),
         owner.map_or_else(ls::kept, |owner| printable(&owner.to_string())),
         owner.map_or_else(dash, |owner| printable(&owner.program)),
-        duration::words(since),
+        since,
         duration::words(ticket.ends_in),
         ticket.fence.map_or_else(dash, |fence| fence.to_string()),
         label(&ticket.note).map_or_else(dash, |label| printable(&label)),

@@ -127,7 +127,8 @@ pub struct Ticket {
     pub note: Vec<u8>,
     /// How long ago it entered the line.
     pub entered_ago: Duration,
-    /// How long ago it was granted.
+    /// How long ago it was granted; `None` while it waits, and if the store has not noted it. Then
+    /// `entered_ago` is the most that it can be.
     pub granted_ago: Option<Duration>,
     /// When it ends unless its session is renewed, lock-delay included.
     pub ends_in: Duration,

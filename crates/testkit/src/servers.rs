@@ -1,4 +1,4 @@
-//! The stores that need a server: started when the first case asks for them, ended with the program.
+//! The stores of the library. Their servers are started when the first case asks for them, ended with the program.
 
 use crate::{
     case::Case,
@@ -14,6 +14,18 @@ use std::{
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
+
+/// Every store of the library, with all servers on which it is held to the suite.
+#[must_use]
+pub fn all() -> Vec<Subject> {
+    let mut all = vec![Subject::memory(), Subject::sqlite()];
+    all.extend(redis());
+    all.extend(postgres());
+    all.push(mariadb());
+    all.extend(etcd());
+    all.extend(zookeeper());
+    all
+}
 
 /// Redis in every topology.
 #[must_use]
@@ -72,7 +84,8 @@ pub fn zookeeper() -> Vec<Subject> {
         durable: true,
         ..Capabilities::LINES
     };
-    let of = |recipe, can| subject(recipe, can, "prefix=", &[]).across_processes();
+    let of =
+        |recipe, can| subject(recipe, can, "prefix=", &[]).across_processes().notes_no_grants();
     let three = Capabilities { survives_failover: true, ..can };
     let ensemble = of(servers::ZOOKEEPER_ENSEMBLE, three);
     let ensemble = zookeeper::own_cases().into_iter().fold(ensemble, Subject::case);

@@ -23,6 +23,7 @@ pub struct Subject {
     leaves_at_once: bool,
     short_ttl: Duration,
     sharded: bool,
+    notes_grants: bool,
     own_cases: Vec<Case>,
 }
 
@@ -43,6 +44,7 @@ impl Subject {
             leaves_at_once: false,
             short_ttl: SHORT,
             sharded: false,
+            notes_grants: true,
             own_cases: Vec::new(),
         }
     }
@@ -109,6 +111,14 @@ impl Subject {
         self
     }
 
+    /// The store does not write down when a lock passes on to the next in line, so it cannot say for how
+    /// long somebody has held it.
+    #[must_use]
+    pub fn notes_no_grants(mut self) -> Self {
+        self.notes_grants = false;
+        self
+    }
+
     /// A case for this store alone, for example one that exercises what only it can do.
     #[must_use]
     pub fn case(mut self, case: Case) -> Self {
@@ -142,6 +152,10 @@ impl Subject {
 
     pub(crate) fn is_sharded(&self) -> bool {
         self.sharded
+    }
+
+    pub(crate) fn notes_grants(&self) -> bool {
+        self.notes_grants
     }
 
     pub(crate) fn own_cases(&self) -> &[Case] {

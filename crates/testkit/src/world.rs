@@ -26,6 +26,7 @@ pub struct World {
     can: Capabilities,
     short: Duration,
     sharded: bool,
+    notes_grants: bool,
     taker: Option<PathBuf>,
 }
 
@@ -37,6 +38,7 @@ impl World {
             can: subject.can(),
             short: subject.short(),
             sharded: subject.is_sharded(),
+            notes_grants: subject.notes_grants(),
             taker,
         })
     }
@@ -57,6 +59,12 @@ impl World {
     #[must_use]
     pub fn is_sharded(&self) -> bool {
         self.sharded
+    }
+
+    /// Does the store write down when a ticket was granted?
+    #[must_use]
+    pub fn notes_grants(&self) -> bool {
+        self.notes_grants
     }
 
     /// A TTL that must not run out by the noise of the machine, renewed every second.

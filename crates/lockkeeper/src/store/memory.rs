@@ -275,7 +275,7 @@ impl State {
         let rows = self.lines.get(name).map(Vec::as_slice).unwrap_or_default();
         let holder = rows.first().and_then(|row| {
             let owner = self.sessions.get(&row.session?)?.owner.clone();
-            let held_for = now.saturating_since(row.granted?);
+            let held_for = Some(now.saturating_since(row.granted?));
             Some(Holder { owner, note: row.note.clone(), held_for })
         });
         Wait { ahead, holder, recheck: front.recheck(now) }

@@ -237,8 +237,8 @@ pub struct Holder {
     pub owner: Owner,
     /// The label of the ticket.
     pub note: Vec<u8>,
-    /// For how long already.
-    pub held_for: Duration,
+    /// For how long already; `None` if the store has not noted when the lock came to it.
+    pub held_for: Option<Duration>,
 }
 
 /// How a ticket stands.

@@ -141,11 +141,10 @@ impl Queue {
         let holder = self.0.first().filter(|first| !first.is_kept() && ahead > 0);
         let holder = holder.and_then(|first| {
             let row = first.row.as_ref()?;
-            let held_for = match row.state {
-                State::AtOnce => Duration::from_millis(wall_ms.saturating_sub(row.entered)),
-                // Since when is not written down; at least it is held now.
-                _ => Duration::ZERO,
-            };
+            // When the one before it left is written nowhere.
+            let at_once = row.state == State::AtOnce;
+            let held_for =
+                at_once.then(|| Duration::from_millis(wall_ms.saturating_sub(row.entered)));
             Some(Holder { owner: row.owner.clone(), note: row.note.clone(), held_for })
         });
         Wait { ahead, holder, recheck: RECHECK }

@@ -57,7 +57,7 @@ fn wait(row: &Row) -> StoreResult<Wait> {
     let holder = match owner(row)? {
         None => None,
         Some(owner) => {
-            let (note, held_for) = (field(row, "note")?, duration(row, "held_for")?);
+            let (note, held_for) = (field(row, "note")?, Some(duration(row, "held_for")?));
             Some(Holder { owner, note, held_for })
         }
     };

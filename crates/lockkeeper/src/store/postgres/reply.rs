@@ -61,7 +61,7 @@ pub(super) fn wait(row: &Row) -> StoreResult<Wait> {
     let recheck = duration(get::<Option<i64>>(row, "o_recheck")?.unwrap_or(0));
     let holder = match owner(row)? {
         Some(owner) => {
-            let held_for = duration(get(row, "o_held")?);
+            let held_for = Some(duration(get(row, "o_held")?));
             Some(Holder { owner, note: get(row, "o_note")?, held_for })
         }
         None => None,

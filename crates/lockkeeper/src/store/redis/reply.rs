@@ -80,7 +80,7 @@ impl Parts {
         let ahead = usize::try_from(self.int()?).unwrap_or(0);
         // A moment later than the server says, so that its clock has surely passed the deadline.
         let recheck = self.duration()? + Duration::from_millis(1);
-        let (owner, note, held_for) = (self.text()?, self.bytes()?, self.duration()?);
+        let (owner, note, held_for) = (self.text()?, self.bytes()?, Some(self.duration()?));
         let holder = unpack(&owner).map(|owner| Holder { owner, note, held_for });
         Ok(Wait { ahead, holder, recheck })
     }

@@ -254,7 +254,7 @@ impl Tx<'_> {
         let now = self.now;
         let holder = |r: &SqlRow<'_>| {
             let owner = Owner { host: r.get(0)?, pid: r.get(1)?, program: r.get(2)? };
-            let held_for = now.saturating_since(moment(r.get(4)?));
+            let held_for = Some(now.saturating_since(moment(r.get(4)?)));
             Ok(Holder { owner, note: r.get(3)?, held_for })
         };
         self.c.prepare_cached(sql)?.query_row([name.as_str()], holder).optional()

@@ -6,7 +6,7 @@ use super::{
     data::Card,
     failure,
     link::unavailable,
-    lives::{Held, Life, Seen, Watcher},
+    lives::{Held, Life, Watcher},
     names::{Paths, Queue},
     optional, two,
     wire::{Code, Kind, Request},
@@ -309,8 +309,8 @@ impl Zookeeper {
         let obstacle = queue.obstacle(at).map(|spot| format!("{line}/{}", spot.node));
         let watched = obstacle.as_ref().unwrap_or(&line);
         let watcher = || Watcher::Ticket(ticket);
-        let waiting = |holder: Option<Seen>| {
-            let wait = Wait { ahead: at, holder: self.holder(holder), recheck: RECHECK };
+        let waiting = |holder: Option<Holder>| {
+            let wait = Wait { ahead: at, holder, recheck: RECHECK };
             Found::Standing(Stand::Waiting(wait))
         };
         let news = life.watch(connection, watched, watcher());
@@ -350,19 +350,14 @@ impl Zookeeper {
                 }
             }
         }
-        let seen = head.map(|reply| reply.data().map_err(failure)).transpose()?.and_then(
-            |(data, stat)| {
+        let seen =
+            head.map(|reply| reply.data().map_err(failure)).transpose()?.and_then(|(data, _)| {
                 let Card { owner, note, .. } = Card::read(&data);
-                Some(Seen { owner: owner?, note, since_ms: stat.ctime_ms })
-            },
-        );
+                // When the one before it left is written nowhere.
+                Some(Holder { owner: owner?, note, held_for: None })
+            });
         life.change(ticket, |held| held.holder.clone_from(&seen));
         Ok(waiting(seen))
-    }
-
-    fn holder(&self, seen: Option<Seen>) -> Option<Holder> {
-        let Seen { owner, note, since_ms } = seen?;
-        Some(Holder { owner, note, held_for: self.ago(since_ms) })
     }
 
     /// How long ago that was on the server's wall clock, if it agrees with ours. For people only.

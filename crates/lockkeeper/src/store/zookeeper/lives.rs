@@ -5,8 +5,8 @@ use super::link::Link;
 use crate::{
     clock::Moment,
     name::Name,
-    store::{Hints, Open, STRAY_MAX, StoreResult, Terms},
-    ticket::{Owner, SessionId, TicketId},
+    store::{Hints, Holder, Open, STRAY_MAX, StoreResult, Terms},
+    ticket::{SessionId, TicketId},
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -104,15 +104,7 @@ pub(super) struct Held {
     pub(super) granted: bool,
     pub(super) leaving: bool,
     /// Who held the lock when it was last looked at.
-    pub(super) holder: Option<Seen>,
-}
-
-/// Somebody who holds a lock.
-#[derive(Clone, Debug)]
-pub(super) struct Seen {
-    pub(super) owner: Owner,
-    pub(super) note: Vec<u8>,
-    pub(super) since_ms: u64,
+    pub(super) holder: Option<Holder>,
 }
 
 /// Who wants to hear of a node.

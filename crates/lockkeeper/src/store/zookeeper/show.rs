@@ -144,7 +144,7 @@ impl Zookeeper {
             note: card.note,
             entered_ago,
             // When the one before it left is written nowhere.
-            granted_ago: granted.then_some(entered_ago),
+            granted_ago: None,
             ends_in: card.kept,
         }
     }
