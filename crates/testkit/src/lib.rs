@@ -54,6 +54,7 @@ pub mod face;
 mod hand;
 pub mod invariants;
 pub mod ledger;
+pub mod live;
 pub mod model;
 mod redlock;
 pub mod register;

@@ -2,7 +2,7 @@
 //! stand in one line.
 
 use lockkeeper::{Guard, Keeper};
-use servers::{Recipe, Require, Running};
+use servers::Running;
 use std::{
     collections::HashMap,
     io::{Read as _, Write as _},
@@ -11,23 +11,15 @@ use std::{
     process::Stdio,
     time::Duration,
 };
-use testkit::world::{eventually, soon};
+use testkit::{
+    live::start,
+    world::{eventually, soon},
+};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     process::{Child, ChildStdout, Command},
     task::JoinSet,
 };
-
-/// A running server, or nothing if it cannot be had and nobody insists.
-fn start(recipe: Recipe) -> Option<Running> {
-    if let Some(missing) = recipe.first_missing() {
-        let must = Require::from_env().wants(recipe.name);
-        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
-        eprintln!("ignored: {missing} is not installed");
-        return None;
-    }
-    Some(recipe.start().expect("the server starts"))
-}
 
 async fn keeper(server: &Running) -> Keeper {
     Keeper::builder()

@@ -6,26 +6,15 @@ use lockkeeper::{
     store::{Entered, Manner, Renewal, Stand},
 };
 use redis::{FromRedisValue, Value};
-use servers::{Recipe, Require, Running};
 use std::{
     collections::HashMap,
     time::{Duration, Instant},
 };
 use testkit::{
     Hand, LONG,
+    live::start,
     world::{eventually, soon},
 };
-
-/// A running server, or nothing if it cannot be had and nobody insists.
-fn start(recipe: Recipe) -> Option<Running> {
-    if let Some(missing) = recipe.first_missing() {
-        let must = Require::from_env().wants(recipe.name);
-        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
-        eprintln!("ignored: {missing} is not installed");
-        return None;
-    }
-    Some(recipe.start().expect("the server starts"))
-}
 
 async fn keeper(url: &str) -> Keeper {
     Keeper::connect(url).await.expect("the server answers")

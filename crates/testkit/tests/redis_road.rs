@@ -2,24 +2,15 @@
 //! cannot be reached, addresses behind which nobody speaks.
 
 use lockkeeper::{Error, Health, Keeper, Trouble};
-use servers::{Recipe, Require, Running};
 use std::{
     net::TcpListener,
     time::{Duration, Instant},
 };
-use testkit::world::{eventually, soon};
+use testkit::{
+    live::start,
+    world::{eventually, soon},
+};
 use tokio::{net::TcpStream, sync::watch};
-
-/// A running server, or nothing if it cannot be had and nobody insists.
-fn start(recipe: Recipe) -> Option<Running> {
-    if let Some(missing) = recipe.first_missing() {
-        let must = Require::from_env().wants(recipe.name);
-        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
-        eprintln!("ignored: {missing} is not installed");
-        return None;
-    }
-    Some(recipe.start().expect("the server starts"))
-}
 
 /// How the way to a server is.
 #[derive(Clone, Copy, Default)]

@@ -2,27 +2,19 @@
 //! ticket whose creation was not answered.
 
 use lockkeeper::{Guard, Keeper, Loss};
-use servers::{Recipe, Require, Running, Way, ZOOKEEPER};
+use servers::{Running, Way, ZOOKEEPER};
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
     time::Duration,
 };
-use testkit::world::{eventually, length, soon, tickets, until_length};
+use testkit::{
+    live::start,
+    world::{eventually, length, soon, tickets, until_length},
+};
 use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(20);
-
-/// A running server, or nothing if it cannot be had and nobody insists.
-fn start(recipe: Recipe) -> Option<Running> {
-    if let Some(missing) = recipe.first_missing() {
-        let must = Require::from_env().wants(recipe.name);
-        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
-        eprintln!("ignored: {missing} is not installed");
-        return None;
-    }
-    Some(recipe.start().expect("the server starts"))
-}
 
 async fn keeper_at(url: &str, ttl: Duration) -> Keeper {
     Keeper::builder().ttl(ttl).connect(url).await.expect("the server answers")

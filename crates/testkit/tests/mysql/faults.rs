@@ -1,50 +1,28 @@
 //! A server that dies, connections that are cut, rows that others sit on.
 
 use crate::support::{TTL, client, keeper, number, start, waiter};
-use lockkeeper::{Health, Keeper, Loss};
 use mysql_async::prelude::Queryable;
 use servers::Running;
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
-use testkit::world::{eventually, soon};
+use testkit::{
+    live::{crashes_and_remembers, stands_still},
+    world::{eventually, soon},
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_crashes_keeps_the_locks() {
-    let Some(mut server) = start() else { return };
-    let keeper = Keeper::builder().ttl(Duration::from_secs(60)).connect(server.url()).await;
-    let keeper = keeper.expect("the server answers");
-    let held = keeper.lock("a").await.expect("free");
-    let waiter = waiter(&keeper, "a", 1).await;
-    server.kill().expect("killed");
-    server.restart().expect("restarted");
-    eventually("a renewal", async || held.extend(Duration::from_secs(30)).await.is_ok()).await;
-    assert_eq!(held.health(), Health::Held);
-    assert!(keeper.check(&held.sequencer()).await.expect("an answer"));
-    let fence = held.fence();
-    held.release().await.expect("released");
-    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
-    assert!(next.fence() > fence);
-    keeper.close().await;
+    let Some(server) = start() else { return };
+    crashes_and_remembers(server).await;
 }
 
 /// Unknown is not lost, until the deadline; those who wait are served when the server goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters() {
-    let Some(mut server) = start() else { return };
-    let (one, two) = (keeper(&server).await, keeper(&server).await);
-    let held = one.lock("a").await.expect("free");
-    let waiter = waiter(&two, "a", 1).await;
-    server.freeze().expect("frozen");
-    assert_eq!(soon("the loss", held.lost()).await, Loss::Expired);
-    server.thaw().expect("thawed");
-    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
-    assert!(next.fence() > held.fence());
-    next.release().await.expect("released");
+    let Some(server) = start() else { return };
+    stands_still(server, TTL).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,7 @@
 //! Connections that are killed, servers that die and stand still.
 
-use crate::support::{HASTY, User, held_and_awaited, keeper, start};
-use lockkeeper::{Keeper, Loss};
+use crate::support::{HASTY, TTL, User, held_and_awaited, keeper, start};
+use lockkeeper::Keeper;
 use servers::{POSTGRES, Running};
 use std::{
     collections::HashMap,
@@ -11,7 +11,10 @@ use std::{
     },
     time::Duration,
 };
-use testkit::world::{eventually, soon};
+use testkit::{
+    live::{crashes_and_remembers, stands_still},
+    world::{eventually, soon},
+};
 use tokio::task::JoinHandle;
 
 /// Ends every connection of every keeper, as a DBA or a failing network would.
@@ -119,34 +122,15 @@ async fn a_server_that_restarts_under_load_loses_no_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_restarts_keeps_the_locks() {
-    let Some(mut server) = start(POSTGRES) else { return };
-    let long = Keeper::builder().ttl(Duration::from_secs(60)).connect(server.url()).await;
-    let long = long.expect("the server answers");
-    let held = long.lock("a").await.expect("free");
-    let waiter = tokio::spawn(long.lock("b").into_future());
-    let b = soon("b", waiter).await.expect("no panic").expect("free");
-    server.kill().expect("killed");
-    server.restart().expect("restarted");
-    eventually("a renewal", async || held.extend(Duration::from_secs(50)).await.is_ok()).await;
-    assert!(long.check(&held.sequencer()).await.expect("an answer"));
-    let fence = held.fence();
-    held.release().await.expect("released");
-    assert!(long.lock("a").await.expect("free").fence() > fence);
-    b.release().await.expect("released");
-    long.close().await;
+    let Some(server) = start(POSTGRES) else { return };
+    crashes_and_remembers(server).await;
 }
 
 /// Unknown is not lost, until the deadline; those who wait are served when the server goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters() {
-    let Some(mut server) = start(POSTGRES) else { return };
-    let (held, waiter) = held_and_awaited(&server).await;
-    server.freeze().expect("frozen");
-    assert_eq!(soon("the loss", held.lost()).await, Loss::Expired);
-    server.thaw().expect("thawed");
-    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
-    assert!(next.fence() > held.fence());
-    next.release().await.expect("released");
+    let Some(server) = start(POSTGRES) else { return };
+    stands_still(server, TTL).await;
 }
 
 /// The waiter's process has lost the connection by which it listens, and hears of its turn all the same.

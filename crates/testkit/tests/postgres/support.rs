@@ -1,11 +1,12 @@
 //! Servers, keepers, and a client beside the library to see what it did.
 
 use lockkeeper::{Guard, Keeper};
-use servers::{POSTGRES, Recipe, Require, Running};
+use servers::{POSTGRES, Recipe, Running};
 use std::{ops::Deref, time::Duration};
-use testkit::world::eventually;
-use tokio::task::JoinHandle;
+use testkit::live;
 use tokio_postgres::{Client, NoTls, Transaction};
+
+pub(crate) use testkit::live::{start, until_length};
 
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 
@@ -29,38 +30,13 @@ pub(crate) const HASTY: Recipe = Recipe {
     ..POSTGRES
 };
 
-/// A running server, or nothing if it cannot be had and nobody insists.
-pub(crate) fn start(recipe: Recipe) -> Option<Running> {
-    if let Some(missing) = recipe.first_missing() {
-        let must = Require::from_env().wants(recipe.name);
-        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
-        eprintln!("ignored: {missing} is not installed");
-        return None;
-    }
-    Some(recipe.start().expect("the server starts"))
-}
-
 pub(crate) async fn keeper(server: &Running) -> Keeper {
-    Keeper::builder().ttl(TTL).connect(server.url()).await.expect("the server answers")
+    live::keeper(server, TTL).await
 }
 
 /// A lock that one keeper holds and another waits for.
-pub(crate) async fn held_and_awaited(
-    server: &Running,
-) -> (Guard, JoinHandle<lockkeeper::Result<Guard>>) {
-    let (one, two) = (keeper(server).await, keeper(server).await);
-    let held = one.lock("a").await.expect("free");
-    let waiter = tokio::spawn(two.lock("a").into_future());
-    until_length(&one, "a", 2).await;
-    (held, waiter)
-}
-
-pub(crate) async fn until_length(keeper: &Keeper, name: &str, length: usize) {
-    eventually("the line has its length", async || {
-        let line = keeper.look_at(name).await;
-        line.is_ok_and(|line| line.map_or(0, |line| line.tickets.len()) == length)
-    })
-    .await;
+pub(crate) async fn held_and_awaited(server: &Running) -> (Guard, live::Waiter) {
+    live::held_and_awaited(server, TTL).await
 }
 
 /// A connection of a user's own.

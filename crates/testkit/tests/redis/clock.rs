@@ -2,7 +2,7 @@
 
 use crate::{
     crowd::Crowd,
-    support::{Witness, awaited, keeper_for, start_with_clocks},
+    support::{Witness, keeper_for, start_with_clocks, waiter},
 };
 use lockkeeper::{Health, Loss};
 use servers::Running;
@@ -45,7 +45,7 @@ async fn a_jump_forward_ends_all_sessions_and_serves_the_next() {
     let Some(mut server) = start_with_clocks(servers::REDIS) else { return };
     let (one, two) = (keeper_for(&server, TTL).await, keeper_for(&server, TTL).await);
     let held = one.lock("a").await.expect("free");
-    let waiter = awaited(&one, &two, "a").await;
+    let waiter = waiter(&two, "a", 1).await;
     set_clock(&mut server, JUMP_S);
     assert_eq!(soon("the loss", held.lost()).await, Loss::SessionGone);
     let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");

@@ -2,7 +2,7 @@
 
 use crate::{
     crowd::Crowd,
-    support::{Witness, awaited, keeper, keeper_for, start},
+    support::{Witness, keeper, keeper_for, start, waiter},
 };
 use anyhow::ensure;
 use lockkeeper::{Guard, Keeper, Loss};
@@ -75,7 +75,7 @@ async fn a_node_that_restarts_empty_ends_the_sessions_that_it_knew() {
     let Some(mut server) = start(servers::REDIS_CLUSTER) else { return };
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let guards = take_many(&one).await;
-    let waiter = awaited(&one, &two, "name 0").await;
+    let waiter = waiter(&two, "name 0", 1).await;
     server.nodes()[1].kill().expect("killed");
     server.restart().expect("restarted");
     for guard in &guards {

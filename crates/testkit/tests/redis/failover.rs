@@ -2,7 +2,7 @@
 
 use crate::{
     crowd::Crowd,
-    support::{TTL, Witness, awaited, keeper_for, start, start_with_clocks},
+    support::{TTL, Witness, keeper_for, start, start_with_clocks, waiter},
 };
 use lockkeeper::{Guard, Keeper, Loss};
 use servers::Running;
@@ -68,7 +68,7 @@ async fn a_lock_that_the_replica_missed_is_lost_and_its_fence_is_not_given_again
     let Some(mut server) = start(servers::REDIS_SENTINEL) else { return };
     let (one, two) = (keeper_for(&server, LONG).await, keeper_for(&server, LONG).await);
     let held = held_unknown_to_the_replica(&server, &one).await;
-    let waiter = awaited(&one, &two, "a").await;
+    let waiter = waiter(&two, "a", 1).await;
     server.nodes()[PRIMARY].kill().expect("killed");
     eventually("a renewal at the new primary, or the loss", async || {
         held.extend(Duration::ZERO).await.is_ok() || !held.is_held()
@@ -90,7 +90,7 @@ async fn a_lock_that_was_released_does_not_come_back_with_the_replica() {
     let often = Duration::from_secs(12);
     let (one, two) = (keeper_for(&server, LONG).await, keeper_for(&server, often).await);
     let (held, kept) = (one.lock("a").await.expect("free"), one.lock("b").await.expect("free"));
-    let waiter = awaited(&one, &two, "a").await;
+    let waiter = waiter(&two, "a", 1).await;
     replicated(&server).await;
     cut(&server).await;
     let fence = held.fence();

@@ -2,43 +2,28 @@
 
 use crate::{
     crowd::Crowd,
-    support::{Witness, awaited, held_and_awaited, keeper, keeper_for, start},
+    support::{TTL, Witness, held_and_awaited, keeper, keeper_for, start, waiter},
 };
-use lockkeeper::{Health, Keeper, Loss};
+use lockkeeper::{Health, Loss};
 use servers::Running;
 use std::time::Duration;
-use testkit::world::{eventually, soon};
+use testkit::{
+    live::{crashes_and_remembers, stands_still},
+    world::{eventually, soon},
+};
 
 /// The locks are gone while their holder believes; it learns that with its next renewal, and fences
 /// go on from the server's clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_restarts_empty_loses_locks_and_never_fences() {
-    let Some(mut server) = start(servers::REDIS) else { return };
-    let (held, waiter) = held_and_awaited(&server).await;
-    server.kill().expect("killed");
-    server.restart().expect("restarted");
-    let why = soon("the loss", held.lost()).await;
-    assert!(matches!(why, Loss::SessionGone | Loss::Expired), "{why:?}");
-    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
-    assert!(next.fence() > held.fence());
-    next.release().await.expect("released");
+    let Some(server) = start(servers::REDIS) else { return };
+    all_is_forgotten(server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_restarts_with_its_data_keeps_the_locks() {
-    let Some(mut server) = start(servers::REDIS_DURABLE) else { return };
-    let keeper = Keeper::builder().ttl(Duration::from_secs(30)).connect(server.url()).await;
-    let keeper = keeper.expect("the server answers");
-    let held = keeper.lock("a").await.expect("free");
-    server.kill().expect("killed");
-    server.restart().expect("restarted");
-    eventually("a renewal", async || held.extend(Duration::from_secs(20)).await.is_ok()).await;
-    assert_eq!(held.health(), Health::Held);
-    assert!(keeper.check(&held.sequencer()).await.expect("an answer"));
-    let fence = held.fence();
-    held.release().await.expect("released");
-    assert!(keeper.lock("a").await.expect("free").fence() > fence);
-    keeper.close().await;
+    let Some(server) = start(servers::REDIS_DURABLE) else { return };
+    crashes_and_remembers(server).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,14 +41,8 @@ async fn who_flushes_the_data_ends_the_locks_in_it() {
 /// Unknown is not lost, until the deadline; those who wait are served when the server goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters() {
-    let Some(mut server) = start(servers::REDIS) else { return };
-    let (held, waiter) = held_and_awaited(&server).await;
-    server.freeze().expect("frozen");
-    assert_eq!(soon("the loss", held.lost()).await, Loss::Expired);
-    server.thaw().expect("thawed");
-    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
-    assert!(next.fence() > held.fence());
-    next.release().await.expect("released");
+    let Some(server) = start(servers::REDIS) else { return };
+    stands_still(server, TTL).await;
 }
 
 /// With the usual TTL five seconds are nothing: no lock is lost, and all are served on. A server
@@ -72,7 +51,7 @@ async fn five_seconds_of_silence(mut server: Running) {
     let ttl = Duration::from_secs(15);
     let (one, two) = (keeper_for(&server, ttl).await, keeper_for(&server, ttl).await);
     let held = one.lock("held").await.expect("free");
-    let waiter = awaited(&one, &two, "held").await;
+    let waiter = waiter(&two, "held", 1).await;
     let crowd = Crowd::of(vec![keeper_for(&server, ttl).await, keeper_for(&server, ttl).await]);
     crowd.all_served("at first").await;
     server.freeze().expect("frozen");
@@ -110,9 +89,7 @@ async fn five_seconds_of_silence_take_no_lock_of_a_cluster() {
 
 /// All processes die at once and come back empty, as after a power cut.
 async fn all_is_forgotten(mut server: Running) {
-    let (one, two) = (keeper(&server).await, keeper(&server).await);
-    let held = one.lock("held").await.expect("free");
-    let waiter = awaited(&one, &two, "held").await;
+    let (held, waiter) = held_and_awaited(&server).await;
     server.kill().expect("killed");
     server.restart().expect("restarted");
     let why = soon("the loss", held.lost()).await;

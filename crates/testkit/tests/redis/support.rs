@@ -1,59 +1,25 @@
 //! What these tests share: servers, keepers, and a client beside the library.
 
 use lockkeeper::{Guard, Keeper};
-use servers::{Recipe, Require, Running};
+use servers::Running;
 use std::{collections::HashMap, time::Duration};
-use testkit::world::eventually;
-use tokio::task::JoinHandle;
+use testkit::live;
+
+pub(crate) use testkit::live::{start, start_with_clocks, waiter};
 
 pub(crate) const TTL: Duration = Duration::from_secs(2);
-
-/// A running server, or nothing if it cannot be had and nobody insists.
-pub(crate) fn start(recipe: Recipe) -> Option<Running> {
-    is_there(recipe).then(|| recipe.start().expect("the server starts"))
-}
-
-/// The same, with a clock for each of its processes.
-pub(crate) fn start_with_clocks(recipe: Recipe) -> Option<Running> {
-    is_there(recipe).then(|| recipe.start_with_clocks().expect("the server starts"))
-}
-
-fn is_there(recipe: Recipe) -> bool {
-    if let Some(missing) = recipe.first_missing() {
-        let must = Require::from_env().wants(recipe.name);
-        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
-        eprintln!("ignored: {missing} is not installed");
-        return false;
-    }
-    true
-}
 
 pub(crate) async fn keeper(server: &Running) -> Keeper {
     keeper_for(server, TTL).await
 }
 
 pub(crate) async fn keeper_for(server: &Running, ttl: Duration) -> Keeper {
-    Keeper::builder().ttl(ttl).connect(server.url()).await.expect("the server answers")
+    live::keeper(server, ttl).await
 }
 
 /// A lock that one keeper holds and another waits for.
-pub(crate) async fn held_and_awaited(server: &Running) -> (Guard, Waiter) {
-    let (one, two) = (keeper(server).await, keeper(server).await);
-    let held = one.lock("a").await.expect("free");
-    let waiter = awaited(&one, &two, "a").await;
-    (held, waiter)
-}
-
-pub(crate) type Waiter = JoinHandle<lockkeeper::Result<Guard>>;
-
-/// Another keeper waits for the lock that one has.
-pub(crate) async fn awaited(one: &Keeper, two: &Keeper, name: &str) -> Waiter {
-    let waiter = tokio::spawn(two.lock(name).into_future());
-    eventually("it waits", async || {
-        one.look_at(name).await.is_ok_and(|line| line.is_some_and(|line| line.tickets.len() == 2))
-    })
-    .await;
-    waiter
+pub(crate) async fn held_and_awaited(server: &Running) -> (Guard, live::Waiter) {
+    live::held_and_awaited(server, TTL).await
 }
 
 /// A client beside the library, to see what the library did.

@@ -1,0 +1,106 @@
+//! Tests beside the suite, with a server of their own: to start it, to meddle with it, and to see what
+//! becomes of locks.
+
+use crate::world::{eventually, soon};
+use lockkeeper::{Guard, Keeper, Loss};
+use servers::{Recipe, Require, Running};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+/// A running server, or nothing if it cannot be had and nobody insists.
+///
+/// # Panics
+/// If it does not start, or cannot be had and `LOCKKEEPER_REQUIRE` asks for it.
+#[must_use]
+pub fn start(recipe: Recipe) -> Option<Running> {
+    is_there(recipe).then(|| recipe.start().expect("the server starts"))
+}
+
+/// The same, with a clock for each of its processes.
+///
+/// # Panics
+/// As [`start`].
+#[must_use]
+pub fn start_with_clocks(recipe: Recipe) -> Option<Running> {
+    is_there(recipe).then(|| recipe.start_with_clocks().expect("the server starts"))
+}
+
+fn is_there(recipe: Recipe) -> bool {
+    if let Some(missing) = recipe.first_missing() {
+        let must = Require::from_env().wants(recipe.name);
+        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
+        eprintln!("ignored: {missing} is not installed");
+        return false;
+    }
+    true
+}
+
+/// A keeper whose sessions live for so long.
+pub async fn keeper(server: &Running, ttl: Duration) -> Keeper {
+    Keeper::builder().ttl(ttl).connect(server.url()).await.expect("the server answers")
+}
+
+/// Somebody who waits for a lock.
+pub type Waiter = JoinHandle<lockkeeper::Result<Guard>>;
+
+/// Waits for a lock, and returns when its ticket stands in line behind `ahead` others.
+pub async fn waiter(keeper: &Keeper, name: &str, ahead: usize) -> Waiter {
+    let task = tokio::spawn(keeper.lock(name).into_future());
+    until_length(keeper, name, ahead + 1).await;
+    task
+}
+
+/// Waits until so many tickets stand in the line.
+pub async fn until_length(keeper: &Keeper, name: &str, length: usize) {
+    eventually("the line has its length", async || {
+        let line = keeper.look_at(name).await;
+        line.is_ok_and(|line| line.map_or(0, |line| line.tickets.len()) == length)
+    })
+    .await;
+}
+
+/// The lock `a`, which one keeper holds and another waits for.
+pub async fn held_and_awaited(server: &Running, ttl: Duration) -> (Guard, Waiter) {
+    let (one, two) = (keeper(server, ttl).await, keeper(server, ttl).await);
+    let held = one.lock("a").await.expect("free");
+    let waiter = waiter(&two, "a", 1).await;
+    (held, waiter)
+}
+
+/// The next in line after one whose fence was this one.
+pub async fn next(waiter: Waiter, fence: u64) -> Guard {
+    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+    assert!(next.fence() > fence, "{} after {fence}", next.fence());
+    next
+}
+
+/// A server that stands still loses its holders and keeps its waiters: unknown is not lost, until the
+/// deadline; those who wait are served when the server goes on.
+pub async fn stands_still(mut server: Running, ttl: Duration) {
+    let (held, waiter) = held_and_awaited(&server, ttl).await;
+    server.freeze().expect("frozen");
+    assert_eq!(soon("the loss", held.lost()).await, Loss::Expired);
+    server.thaw().expect("thawed");
+    next(waiter, held.fence()).await.release().await.expect("released");
+}
+
+/// A server that crashes keeps the locks, and those who wait their places.
+pub async fn crashes_and_remembers(mut server: Running) {
+    let keeper = keeper(&server, Duration::from_secs(60)).await;
+    let held = keeper.lock("a").await.expect("free");
+    let waiter = waiter(&keeper, "a", 1).await;
+    server.kill().expect("killed");
+    server.restart().expect("restarted");
+    still_held(&keeper, &held).await;
+    let fence = held.fence();
+    held.release().await.expect("released");
+    drop(next(waiter, fence).await);
+    keeper.close().await;
+}
+
+/// After all that happened the lock is held, the holder knows it, and the store says so.
+pub async fn still_held(keeper: &Keeper, held: &Guard) {
+    eventually("a renewal", async || held.extend(Duration::from_secs(5)).await.is_ok()).await;
+    assert!(held.is_held());
+    assert!(keeper.check(&held.sequencer()).await.expect("an answer"));
+}
