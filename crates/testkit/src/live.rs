@@ -4,7 +4,7 @@
 use crate::world::{eventually, soon};
 use lockkeeper::{Guard, Keeper, Loss};
 use servers::{Recipe, Require, Running};
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 use tokio::task::JoinHandle;
 
 /// A running server, or nothing if it cannot be had and nobody insists.
@@ -33,6 +33,43 @@ fn is_there(recipe: Recipe) -> bool {
         return false;
     }
     true
+}
+
+/// A server that many share: started when the first of them asks for it, ended with the program.
+#[derive(Debug)]
+pub struct Server {
+    recipe: Recipe,
+    running: OnceLock<Result<Running, String>>,
+}
+
+impl Server {
+    /// Nothing runs yet.
+    #[must_use]
+    pub fn of(recipe: Recipe) -> Self {
+        Self { recipe, running: OnceLock::new() }
+    }
+
+    /// The running server.
+    ///
+    /// # Errors
+    /// Why it did not start.
+    pub fn running(&self) -> anyhow::Result<&Running> {
+        self.prepared(|_| Ok(()))
+    }
+
+    /// The running server, to which this was done when it had started.
+    pub(crate) fn prepared(
+        &self,
+        prepare: impl FnOnce(&Running) -> anyhow::Result<()>,
+    ) -> anyhow::Result<&Running> {
+        let start = || {
+            let running = self.recipe.start()?;
+            prepare(&running)?;
+            anyhow::Ok(running)
+        };
+        let running = self.running.get_or_init(|| start().map_err(|e| format!("{e:#}")));
+        running.as_ref().map_err(|e| anyhow::anyhow!("{} did not start: {e}", self.recipe.name))
+    }
 }
 
 /// A keeper whose sessions live for so long.

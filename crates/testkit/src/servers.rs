@@ -2,7 +2,9 @@
 
 use crate::{
     case::Case,
-    etcd, redlock,
+    etcd,
+    live::Server,
+    redlock,
     subject::{Site, Subject},
     zookeeper,
 };
@@ -11,7 +13,7 @@ use servers::{Recipe, Running};
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
-    sync::{Arc, Mutex, OnceLock},
+    sync::Arc,
     time::Duration,
 };
 
@@ -103,7 +105,7 @@ fn subject(
     let subject = Subject::new(recipe.name, can, move || {
         let server = Arc::clone(&server);
         async move {
-            let url = tokio::task::spawn_blocking(move || server.url()).await??;
+            let url = tokio::task::spawn_blocking(move || url(&server, recipe)).await??;
             let mark = if url.contains('?') { '&' } else { '?' };
             let mut url = format!("{url}{mark}{space}t{:016x}", rand::random::<u64>());
             for (option, value) in options {
@@ -118,6 +120,12 @@ fn subject(
     }
 }
 
+fn url(server: &Server, recipe: Recipe) -> anyhow::Result<String> {
+    let is_redlock = recipe.name == servers::REDLOCK.name;
+    let running = server.prepared(|running| if is_redlock { welcome(running) } else { Ok(()) })?;
+    Ok(running.url().to_owned())
+}
+
 /// New nodes of Redlock have no vote until it is certain that they have forgotten nothing. These have
 /// not: they were made here.
 pub(crate) fn welcome(running: &Running) -> anyhow::Result<()> {
@@ -129,31 +137,4 @@ pub(crate) fn welcome(running: &Running) -> anyhow::Result<()> {
         anyhow::ensure!(&answer == b"+OK\r\n", "the node answers {}", answer.escape_ascii());
     }
     Ok(())
-}
-
-/// A server, or why it did not start.
-struct Server {
-    recipe: Recipe,
-    running: OnceLock<Result<Mutex<Running>, String>>,
-}
-
-impl Server {
-    fn of(recipe: Recipe) -> Self {
-        Self { recipe, running: OnceLock::new() }
-    }
-
-    fn url(&self) -> anyhow::Result<String> {
-        let start = || {
-            let running = self.recipe.start()?;
-            if self.recipe.name == servers::REDLOCK.name {
-                welcome(&running)?;
-            }
-            anyhow::Ok(Mutex::new(running))
-        };
-        let running = self.running.get_or_init(|| start().map_err(|e| format!("{e:#}")));
-        match running {
-            Ok(running) => Ok(running.lock().expect("not poisoned").url().to_owned()),
-            Err(e) => anyhow::bail!("{} did not start: {e}", self.recipe.name),
-        }
-    }
 }

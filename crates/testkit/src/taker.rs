@@ -36,6 +36,14 @@ impl Taker {
         Self::spawn(command).await
     }
 
+    /// Starts a taker of another library: a script in `peers/`, with the Python that has the library.
+    pub async fn of_peer(python: &Path, script: &str, args: &[&str]) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+        let mut command = Command::new(python);
+        command.arg(folder.join(script)).args(args).env("PYTHONDONTWRITEBYTECODE", "1");
+        Self::spawn(command).await
+    }
+
     /// Starts any program that says `ready` and then does as it is told, line by line.
     pub async fn spawn(mut command: Command) -> Self {
         let mut child = command

@@ -3,19 +3,19 @@
 
 use anyhow::{Context as _, Result, ensure};
 use lockkeeper::{Keeper, Loss};
-use servers::{REDIS, REDIS_PY, Running};
+use servers::{REDIS, REDIS_PY};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::Duration,
 };
 use testkit::{
+    live::Server,
     taker::Taker,
     trials,
     world::{eventually, soon},
 };
-use tokio::process::Command;
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ macro_rules! tests {
 
 fn main() -> ExitCode {
     let missing = trials::lacks(&REDIS).or_else(|| servers::install_peers(&[REDIS_PY]).pop());
-    let server = Arc::new(Server::new());
+    let server = Arc::new(Server::of(REDIS));
     let tests = tests![server:
         ours_keeps_theirs_out_until_it_is_released,
         theirs_keeps_ours_out_until_it_is_released,
@@ -49,9 +49,6 @@ fn main() -> ExitCode {
     trials::main(missing.as_ref(), tests)
 }
 
-/// Started by the first test, ended with the program.
-type Server = OnceLock<Result<Running, String>>;
-
 /// One server, a name in it, and those who want it.
 struct Company {
     url: String,
@@ -61,8 +58,7 @@ struct Company {
 
 impl Company {
     fn meet(server: &Server) -> Result<Self> {
-        let server = server.get_or_init(|| REDIS.start().map_err(|e| format!("{e:#}")));
-        let server = server.as_ref().map_err(|e| anyhow::anyhow!("{e}"))?;
+        let server = server.running()?;
         let python = REDIS_PY.python().context("it was installed a moment ago")?;
         let name = format!("company/{:016x}", rand::random::<u64>());
         Ok(Self { url: server.url().to_owned(), python, name })
@@ -70,10 +66,8 @@ impl Company {
 
     /// A process of theirs; without a time to live its locks have no end.
     async fn theirs(&self, ttl: Option<Duration>) -> Taker {
-        let mut command = Command::new(&self.python);
-        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/redis_py.py"));
-        command.arg(&self.url).arg(ttl.unwrap_or_default().as_millis().to_string());
-        Taker::spawn(command).await
+        let ttl = ttl.unwrap_or_default().as_millis().to_string();
+        Taker::of_peer(&self.python, "redis_py.py", &[&self.url, &ttl]).await
     }
 
     fn our_url(&self) -> String {

@@ -4,19 +4,19 @@
 use anyhow::{Context as _, Result};
 use lockkeeper::Keeper;
 use nix::sys::signal::Signal::SIGKILL;
-use servers::{KAZOO, Running, ZOOKEEPER};
+use servers::{KAZOO, ZOOKEEPER};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::{Duration, Instant},
 };
 use testkit::{
+    live::Server,
     taker::Taker,
     trials,
     world::{soon, until_length},
 };
-use tokio::process::Command;
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ macro_rules! tests {
 
 fn main() -> ExitCode {
     let missing = trials::lacks(&ZOOKEEPER).or_else(|| servers::install_peers(&[KAZOO]).pop());
-    let server = Arc::new(Server::new());
+    let server = Arc::new(Server::of(ZOOKEEPER));
     let tests = tests![server:
         they_stand_in_one_line_in_the_order_they_came,
         a_try_of_either_is_busy_and_leaves_nothing,
@@ -50,9 +50,6 @@ fn main() -> ExitCode {
     trials::main(missing.as_ref(), tests)
 }
 
-/// Started by the first test, ended with the program.
-type Server = OnceLock<Result<Running, String>>;
-
 /// One server, a name in it, and those who want it.
 struct Company {
     url: String,
@@ -64,8 +61,7 @@ struct Company {
 
 impl Company {
     fn meet(server: &Server, style: &'static str) -> Result<Self> {
-        let server = server.get_or_init(|| ZOOKEEPER.start().map_err(|e| format!("{e:#}")));
-        let server = server.as_ref().map_err(|e| anyhow::anyhow!("{e}"))?;
+        let server = server.running()?;
         Ok(Self {
             url: format!("{}?raw=true", server.url()),
             hosts: format!("127.0.0.1:{}", server.ports()[0]),
@@ -77,10 +73,7 @@ impl Company {
 
     /// A process of theirs.
     async fn theirs(&self) -> Taker {
-        let mut command = Command::new(&self.python);
-        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/kazoo_lock.py"));
-        command.arg(&self.hosts).arg(self.style);
-        Taker::spawn(command).await
+        Taker::of_peer(&self.python, "kazoo_lock.py", &[&self.hosts, self.style]).await
     }
 
     /// A process of ours.
