@@ -90,31 +90,106 @@ async fn a_paused_holders_commit_is_refused() {
 }
 
 /// While a transaction that has checked a fence is open, nobody else gets the lock: not by a release,
-/// not by expiry, not by an eviction. The line itself goes on: others come and wait.
+/// not by expiry, not by an eviction, neither a keeper nor another transaction. The line itself goes
+/// on: others come and wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_checked_stays_held_until_the_commit() {
     let Some(server) = start(POSTGRES) else { return };
-    for isolation in ["READ COMMITTED", "REPEATABLE READ"] {
-        let user = User::of(&server).await;
-        let (one, two) = (keeper(&server).await, keeper(&server).await);
-        let held = one.lock("a").lease(Duration::from_millis(500)).await.expect("free");
+    let (user, mut other) = (User::of(&server).await, User::of(&server).await);
+    let (one, two) = (keeper(&server).await, keeper(&server).await);
+    let held = one.lock("a").lease(Duration::from_millis(500)).await.expect("free");
+    user.run("BEGIN").await;
+    fence_check(&*user, &held.sequencer()).await.expect("held");
+    soon("the loss", held.lost()).await;
+    eventually("the end of its time", async || {
+        user.number("SELECT count(*) FROM lockkeeper.lk_standing WHERE dead_at > clock_timestamp()")
+            .await
+            == 0
+    })
+    .await;
+    let taken = lock_in(&*other, "a", NO_WAIT).await;
+    assert!(matches!(taken, Err(Error::NotAcquired { .. })), "{taken:?}");
+    assert!(two.lock("a").try_now().await.expect("an answer").is_none());
+    let waiter = tokio::spawn(two.lock("a").wait(TTL * 20).into_future());
+    eventually("it stands in line", async || {
+        user.number("SELECT count(*) FROM lockkeeper.lk_ticket").await == 1
+    })
+    .await;
+    assert!(!waiter.is_finished());
+    user.run("COMMIT").await;
+    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+    assert!(next.fence() > held.fence());
+    next.release().await.expect("released");
+    let tx = other.transaction().await;
+    lock_in(&tx, "a", TTL).await.expect("free at last");
+    drop(tx);
+    one.close().await;
+}
+
+/// A transaction that takes the lock of a dead holder ends that session: no renewal that comes late
+/// makes the grant valid again beside it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_lost_its_lock_to_a_transaction_stays_dead() {
+    let Some(server) = start(POSTGRES) else { return };
+    let user = User::of(&server).await;
+    let one = keeper(&server).await;
+    let held = one.lock("a").lease(Duration::from_millis(300)).await.expect("free");
+    soon("the loss", held.lost()).await;
+    user.run("BEGIN").await;
+    let number = eventually_locked(&user, "a").await;
+    assert!(number > held.fence());
+    let ended = "SELECT count(*) FROM lockkeeper.lk_session WHERE expires = '-infinity' \
+                 AND id = (SELECT session FROM lockkeeper.lk_line WHERE name = 'a')";
+    assert_eq!(user.number(ended).await, 1);
+    user.run("COMMIT").await;
+    let next = keeper(&server).await.lock("a").await.expect("free");
+    assert!(next.fence() > number);
+}
+
+/// Takes the lock in the user's open transaction, as soon as the server's clock says that it is free.
+async fn eventually_locked(user: &User, name: &str) -> u64 {
+    let number = std::sync::atomic::AtomicI64::new(0);
+    eventually("the lock", async || {
+        let sql = format!("SELECT coalesce(lockkeeper.lk_try_lock('{name}'), 0)");
+        number.store(user.number(&sql).await, std::sync::atomic::Ordering::Relaxed);
+        number.load(std::sync::atomic::Ordering::Relaxed) > 0
+    })
+    .await;
+    number.into_inner().cast_unsigned()
+}
+
+/// What a stricter transaction sees may be older than the end of the session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fence_is_not_checked_by_an_old_snapshot() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    let held = keeper.lock("a").await.expect("free");
+    for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {
         user.run(&format!("BEGIN ISOLATION LEVEL {isolation}")).await;
-        fence_check(&*user, &held.sequencer()).await.expect("held");
-        soon("the loss", held.lost()).await;
-        assert!(two.lock("a").try_now().await.expect("an answer").is_none());
+        let e = fence_check(&*user, &held.sequencer()).await.expect_err("refused").to_string();
+        assert!(e.contains("READ COMMITTED"), "{e}");
+        user.run("ROLLBACK").await;
+    }
+    keeper.close().await;
+}
+
+/// An enter that waits for its row while a transaction has the lock draws a greater number than that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_after_a_transaction_has_the_greater_number() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (one, two) = (keeper(&server).await, keeper(&server).await);
+    one.lock("a").await.expect("free").release().await.expect("released");
+    let (sitter, user) = (User::of(&server).await, User::of(&server).await);
+    for _ in 0..3 {
+        sitter.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
         let waiter = tokio::spawn(two.lock("a").wait(TTL * 20).into_future());
-        if isolation == "READ COMMITTED" {
-            eventually("it stands in line", async || {
-                user.number("SELECT count(*) FROM lockkeeper.lk_ticket").await == 1
-            })
-            .await;
-        }
-        assert!(!waiter.is_finished());
-        user.run("COMMIT").await;
+        let blocked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        eventually("it waits for the row", async || user.number(blocked).await > 0).await;
+        let number = eventually_locked(&user, "a").await;
+        sitter.run("COMMIT").await;
         let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
-        assert!(next.fence() > held.fence());
+        assert!(next.fence() > number, "{} after {number}", next.fence());
         next.release().await.expect("released");
-        one.close().await;
     }
 }
 

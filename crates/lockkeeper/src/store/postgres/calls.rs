@@ -1,8 +1,8 @@
-//! The calls of the functions in the database.
+//! The statements that are sent: calls of the functions in the database, and the short ways in and out.
 
 use tokio_postgres::types::Type;
 
-/// One function, with the types of its arguments.
+/// One statement, with the types of its arguments.
 pub(super) struct Call {
     pub(super) name: &'static str,
     pub(super) sql: String,
@@ -10,7 +10,7 @@ pub(super) struct Call {
 }
 
 macro_rules! calls {
-    ($($name:ident: $sql:literal, [$($type:ident),*];)*) => {
+    ($($name:ident: $sql:expr, [$($type:ident),*];)*) => {
         /// All calls, as one schema has them.
         pub(super) struct Calls {
             $(pub(super) $name: Call,)*
@@ -22,13 +22,19 @@ macro_rules! calls {
                 Self {
                     $($name: Call {
                         name: stringify!($name),
-                        sql: $sql.replace("lockkeeper.", &format!("{schema}.")),
+                        sql: bare($sql).replace("lockkeeper.", &format!("{schema}.")),
                         types: &[$(Type::$type),*],
                     },)*
                 }
             }
         }
     };
+}
+
+/// The statement on one line, without its comments: so it is short in a server's log.
+fn bare(sql: &str) -> String {
+    let lines = sql.lines().map(str::trim).filter(|line| !line.starts_with("--"));
+    lines.collect::<Vec<_>>().join(" ")
 }
 
 calls! {
@@ -38,14 +44,18 @@ calls! {
     close: "SELECT lockkeeper.lk_close($1)", [BYTEA];
     clear: "SELECT * FROM lockkeeper.lk_clear($1, $2, $3)", [BYTEA, TEXT_ARRAY, INT4];
     sweep: "SELECT * FROM lockkeeper.lk_sweep($1, $2, $3)", [TEXT, INT8, INT4];
-    enter: "SELECT * FROM lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    enter: include_str!("enter.sql"),
         [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8, INT4];
-    leave: "SELECT * FROM lockkeeper.lk_leave($1, $2, $3, $4, $5)",
+    enter_pooled: "SELECT NULL::bigint AS o_fence, \
+                   lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, $9) AS o_else",
+        [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8, INT4];
+    leave: include_str!("leave.sql"), [TEXT, BYTEA, BYTEA];
+    leave_oddly: "SELECT false AS o_alone, lockkeeper.lk_leave($1, $2, $3, $4, $5) AS o_else",
         [TEXT, BYTEA, BYTEA, INT8, INT8];
-    poll: "SELECT * FROM lockkeeper.lk_poll($1, $2, $3)", [BYTEA, TEXT_ARRAY, BYTEA_ARRAY];
+    poll: "SELECT lockkeeper.lk_poll($1, $2, $3)", [BYTEA, TEXT_ARRAY, BYTEA_ARRAY];
     own: "SELECT name, id FROM lockkeeper.lk_ticket WHERE session = $1 UNION ALL \
           SELECT name, id FROM lockkeeper.lk_line WHERE session = $1 AND id IS NOT NULL", [BYTEA];
-    stand: "SELECT * FROM lockkeeper.lk_stand($1, $2, $3)", [TEXT, BYTEA, BYTEA];
+    stand: "SELECT lockkeeper.lk_stand($1, $2, $3)", [TEXT, BYTEA, BYTEA];
     evict: "SELECT * FROM lockkeeper.lk_evict($1, $2)", [TEXT, BYTEA];
     annotate: "SELECT lockkeeper.lk_annotate($1, $2, $3, $4, $5)",
         [TEXT, BYTEA, BYTEA, INT8, BYTEA];
@@ -65,14 +75,13 @@ calls! {
             (SELECT count(*) FROM pg_stat_replication) AS replicas, \
             current_setting('synchronous_standby_names') AS synchronous, \
             (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now", [];
-    rights: "SELECT p.privilege || ' ' || r.tablename AS privilege, \
-             format('GRANT %s ON %I.%I TO %I', p.privilege, r.schemaname, r.tablename, current_user) \
+    rights: "SELECT p.privilege || ' ' || c.relname AS privilege, \
+             format('GRANT %s ON %I.%I TO %I', p.privilege, n.nspname, c.relname, current_user) \
                AS remedy \
-             FROM pg_tables r \
-             JOIN pg_namespace n ON n.nspname = r.schemaname \
-             JOIN pg_class c ON c.relname = r.tablename AND c.relnamespace = n.oid, \
+             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, \
              unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p(privilege) \
-             WHERE r.schemaname = $1 AND r.tablename LIKE 'lk\\_%' \
+             WHERE n.nspname = $1 AND c.relname LIKE 'lk\\_%' \
+             AND (c.relkind = 'r' OR c.relkind = 'v' AND p.privilege = 'SELECT') \
              AND NOT has_table_privilege(c.oid, p.privilege) \
              UNION ALL SELECT 'use the schema', format('GRANT USAGE ON SCHEMA %I TO %I', $1, current_user) \
              FROM pg_namespace WHERE nspname = $1 \

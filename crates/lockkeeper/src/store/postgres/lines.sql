@@ -1,8 +1,8 @@
 -- The operations on one line. Each is one call, one transaction, one round trip.
 --
--- Order of locks: the line's row, then the rows of sessions that are found dead, then nothing. No
--- transaction touches a second line while it holds a session's row, save the sweep, which gives up
--- when it would have to wait. A renewal takes its session's row alone.
+-- Nobody waits for a row while it holds another: a line's row is waited for first, and whoever wants
+-- more than one line, or the row of a session that is found dead, skips what is locked. A renewal
+-- takes its session's row alone.
 --
 -- Beside the rows there are two advisory locks that end with their transaction. A user's transaction
 -- that has checked a fence shares the one of its ticket: who wants to end that ticket must have it
@@ -16,8 +16,9 @@
 --   LK101 the session is over · LK102 the ticket was closed · LK103 another capacity (in DETAIL)
 --   LK104 the line is full · LK105 the request came too late (the server's clock in DETAIL)
 
+-- Exact: microseconds since 1970 are less than 2^53.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_micros(p_at timestamptz) RETURNS bigint
-LANGUAGE sql STABLE AS $$ SELECT (extract(epoch FROM p_at) * 1000000)::bigint $$;
+LANGUAGE sql STABLE AS $$ SELECT (date_part('epoch', p_at) * 1000000)::bigint $$;
 
 CREATE OR REPLACE FUNCTION lockkeeper.lk_key(p_what text) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT hashtextextended(p_what, hashtext('lockkeeper.')) $$;
@@ -35,7 +36,8 @@ BEGIN
 END $$;
 
 -- Has this ticket's time passed? Then its session is ended in the same transaction: a renewal that
--- was faster makes the ticket live, one that is slower finds its session over.
+-- was faster makes the ticket live, one that is slower finds its session over. A session whose row is
+-- locked is being renewed, or ended by somebody else: it is not dead for now.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_bury(
   p_session bytea, p_hold_until timestamptz, p_granted boolean, p_now timestamptz
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -51,9 +53,12 @@ BEGIN
   ELSIF s.expires > p_now OR (p_granted AND s.dead_at > p_now) THEN
     RETURN false;
   ELSIF s.expires > '-infinity' THEN
-    UPDATE lockkeeper.lk_session SET expires = '-infinity'
-     WHERE id = p_session AND expires <= p_now;
-    RETURN FOUND;
+    PERFORM FROM lockkeeper.lk_session
+     WHERE id = p_session AND expires <= p_now FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+      RETURN false;
+    END IF;
+    UPDATE lockkeeper.lk_session SET expires = '-infinity' WHERE id = p_session;
   END IF;
   RETURN true;
 END $$;
@@ -109,11 +114,11 @@ BEGIN
          AND (r.fence IS NULL OR pg_try_advisory_xact_lock(lockkeeper.lk_ticket_key(r.id))) THEN
         DELETE FROM lockkeeper.lk_ticket WHERE name = p_name AND seq = r.seq;
         v_gone := v_gone + 1;
-      ELSIF r.weight <= o_room THEN
+      ELSIF r.weight <= o_room AND (r.fence IS NOT NULL OR v_ends > p_now) THEN
         o_room := o_room - r.weight;
         o_moves_at := least(o_moves_at, greatest(v_ends, p_now + interval '5 ms'));
         IF r.fence IS NULL THEN
-          v_last := greatest(v_last + 1, lockkeeper.lk_micros(p_now));
+          v_last := greatest(v_last + 1, lockkeeper.lk_micros(clock_timestamp()));
           UPDATE lockkeeper.lk_ticket SET fence = v_last, granted = p_now
            WHERE name = p_name AND seq = r.seq;
           o_news := o_news || ARRAY[r.channel, encode(r.id, 'hex'), v_last::text];
@@ -144,7 +149,7 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_holder(
    WHERE name = p_name AND fence IS NOT NULL AND host IS NOT NULL ORDER BY seq LIMIT 1
 $$;
 
--- Enters a line. Uncontended it is one update in place.
+-- Enters a line. Uncontended it is one update in place; enter.sql does the same with less.
 --
 -- o_what is granted, queued or busy. p_until is the moment, in microseconds of the server's clock,
 -- after which the request must have no effect.
@@ -156,8 +161,9 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_enter(
   OUT o_news text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
-  -- Before the wait for the row; it only has to be no less than the last number of a line that was
-  -- forgotten for being idle.
+  -- First the name's key, then the number: so it is greater than that of every user's transaction that
+  -- has had the name. Before the wait for the row, which does no harm to its order in the line.
+  v_ours boolean := pg_try_advisory_xact_lock_shared(lockkeeper.lk_name_key(p_name));
   v_now timestamptz := clock_timestamp();
   v_number bigint := lockkeeper.lk_micros(v_now);
   v_fits boolean;
@@ -192,7 +198,7 @@ BEGIN
     RAISE EXCEPTION 'the ticket was closed before this request came' USING ERRCODE = 'LK102';
   END IF;
   IF v_fits THEN
-    IF pg_try_advisory_xact_lock_shared(lockkeeper.lk_name_key(p_name)) THEN
+    IF v_ours THEN
       o_what := 'granted';
       RETURN;
     END IF;
@@ -228,7 +234,7 @@ BEGIN
       RAISE EXCEPTION '% tickets stand in the line already', p_most USING ERRCODE = 'LK104';
     ELSE
       UPDATE lockkeeper.lk_line
-         SET last = greatest(last + 1, lockkeeper.lk_micros(v_now)), others = others + 1,
+         SET last = greatest(last + 1, lockkeeper.lk_micros(clock_timestamp())), others = others + 1,
              capacity = p_capacity
        WHERE name = p_name RETURNING last INTO o_fence;
       INSERT INTO lockkeeper.lk_ticket
@@ -276,14 +282,21 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_leave(
   OUT o_what text, OUT o_freed boolean, OUT o_news text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
+  v_until timestamptz;
   v_others integer;
   v_own record;
   f record;
 BEGIN
   IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
   IF p_stray > 0 THEN
+    -- With the row an enter of this ticket that has made it and is about to commit is waited for, and
+    -- one that waits for the row is told to look into lk_closed.
+    v_until := clock_timestamp() + p_stray * interval '1 microsecond';
+    INSERT INTO lockkeeper.lk_line AS l (name, last, capacity, weight, note, closing)
+    VALUES (p_name, lockkeeper.lk_micros(clock_timestamp()), 1, 1, '', v_until)
+    ON CONFLICT (name) DO UPDATE SET closing = greatest(l.closing, excluded.closing);
     INSERT INTO lockkeeper.lk_closed AS c
-    VALUES (p_ticket, p_session, clock_timestamp() + p_stray * interval '1 microsecond')
+    VALUES (p_ticket, p_session, v_until)
     ON CONFLICT (ticket, session) DO UPDATE SET until = excluded.until;
   END IF;
   IF p_keep = 0 THEN

@@ -20,7 +20,7 @@ use std::{
     future::poll_fn,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -28,28 +28,34 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::watch,
     task::AbortHandle,
+    time::error::Elapsed,
 };
 use tokio_postgres::{
     AsyncMessage, Client, Connection, Notification, Row, Statement,
-    error::{DbError, SqlState},
+    error::{DbError, Severity, SqlState},
     types::{ToSql, Type},
 };
 
 /// For how long a request may take. When it is over the request may still be carried out.
-const REQUEST: Duration = Duration::from_secs(5);
-/// After how long a request that nobody waits for any more counts against its connection.
+pub(super) const REQUEST: Duration = Duration::from_secs(5);
+/// How long requests that nobody waits for any more may have been without an answer, all together,
+/// before that counts against their connection.
 const SILENCE: Duration = Duration::from_secs(1);
-/// For how long connecting may take.
+/// For how long connecting may take, and the least that each of several hosts is given.
 const CONNECT: Duration = Duration::from_secs(3);
+const CONNECT_HOST: Duration = Duration::from_secs(1);
 /// For how long a request is repeated that was refused for the moment or lost with its connection.
 const PERSIST: Duration = Duration::from_secs(3);
 /// The pause before the first repetition, and the longest.
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MOST: Duration = Duration::from_millis(200);
 
-/// What the functions rely on, whatever the user's or the database's defaults are.
+/// What the functions rely on, whatever the user's or the database's defaults are. Every statement of
+/// ours finds its rows by an index and is planned once: a plan that was made while a table was small
+/// must not read all of it when it has grown.
 const SETTINGS: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-                        SET lock_timeout = '200ms'";
+                        SET lock_timeout = '200ms'; SET plan_cache_mode = force_generic_plan; \
+                        SET enable_seqscan = off; SET jit = off";
 
 /// What is done with a notification.
 pub(super) type Ear = Arc<dyn Fn(&Notification) + Send + Sync>;
@@ -68,18 +74,18 @@ pub(super) enum Repeat {
     Refused,
 }
 
-pub(super) struct Link {
+pub(super) struct Link(Arc<State>);
+
+struct State {
     plan: Arc<Plan>,
     clock: Clock,
     ear: Option<Ear>,
-    state: Arc<State>,
-    connecting: tokio::sync::Mutex<()>,
-    made: AtomicU64,
-}
-
-#[derive(Default)]
-struct State {
     current: Mutex<Option<Arc<Wire>>>,
+    connecting: tokio::sync::Mutex<()>,
+    /// How often it was tried to connect.
+    tries: AtomicU64,
+    /// Which host is asked first: the last one that could be used.
+    first: AtomicUsize,
     /// Grows with every connection that breaks.
     breaks: watch::Sender<u64>,
 }
@@ -94,6 +100,7 @@ struct Wire {
     statements: Option<Mutex<HashMap<&'static str, Statement>>>,
     /// Held while a request is under way that must be alone.
     turn: tokio::sync::Mutex<()>,
+    silence: Mutex<Silence>,
 }
 
 impl Drop for Wire {
@@ -117,64 +124,53 @@ impl State {
             self.breaks.send_modify(|n| *n += 1);
         }
     }
-}
 
-impl Link {
-    pub(super) fn new(plan: Arc<Plan>, clock: Clock, ear: Option<Ear>) -> Self {
-        let connecting = tokio::sync::Mutex::new(());
-        Self { plan, clock, ear, state: Arc::default(), connecting, made: AtomicU64::new(0) }
-    }
-
-    /// Changes whenever a connection breaks: what was written before may be gone with a server.
-    pub(super) fn breaks(&self) -> u64 {
-        *self.state.breaks.borrow()
-    }
-
-    /// Waits for the next break after the one of this number.
-    pub(super) async fn broken(&self, since: u64) {
-        let mut breaks = self.state.breaks.subscribe();
-        let _ = breaks.wait_for(|now| *now != since).await;
-    }
-
-    async fn wire(&self) -> StoreResult<Arc<Wire>> {
-        if let Some(present) = self.state.current().clone() {
-            return Ok(present);
-        }
+    /// The connection that somebody else has made meanwhile, or a new one. What fails for one fails for
+    /// all who have waited for it.
+    async fn reconnect(self: Arc<Self>) -> StoreResult<Arc<Wire>> {
+        let before = self.tries.load(Ordering::Relaxed);
         let _one_at_a_time = self.connecting.lock().await;
-        if let Some(present) = self.state.current().clone() {
+        if let Some(present) = self.current().clone() {
             return Ok(present);
         }
-        let number = self.made.fetch_add(1, Ordering::Relaxed) + 1;
-        let wire = match tokio::time::timeout(CONNECT, self.connect(number)).await {
-            Ok(made) => Arc::new(made?),
-            Err(_) => {
-                let what = format!("cannot connect within {CONNECT:?}");
-                return Err(StoreError::not_applied(KIND, Trouble::Unavailable, what));
-            }
-        };
-        *self.state.current() = Some(Arc::clone(&wire));
+        if self.tries.load(Ordering::Relaxed) != before {
+            return Err(unreachable("cannot connect".to_owned()));
+        }
+        let number = self.tries.fetch_add(1, Ordering::Relaxed) + 1;
+        let wire = Arc::new(self.connect(number).await?);
+        *self.current() = Some(Arc::clone(&wire));
         Ok(wire)
     }
 
-    /// Connects to the first host that answers and can write.
-    async fn connect(&self, number: u64) -> StoreResult<Wire> {
-        let mut failed = None;
+    /// Connects to the first host that answers and can write, beginning with the one that did so last.
+    /// Each has its own time: one that is silent must not hide the others.
+    async fn connect(self: &Arc<Self>, number: u64) -> StoreResult<Wire> {
         let hosts = self.plan.hosts();
-        for (host, port) in hosts {
-            match self.connect_to(number, host, *port).await {
-                Ok(wire) if hosts.len() == 1 || !wire.is_replica().await => return Ok(wire),
-                Ok(_) => {
-                    let what = format!("{host}:{port} is a replica");
-                    let e = StoreError::not_applied(KIND, Trouble::Unavailable, what);
-                    failed.get_or_insert(e);
+        let each = (CONNECT / u32::try_from(hosts.len()).unwrap_or(1)).max(CONNECT_HOST);
+        let first = self.first.load(Ordering::Relaxed);
+        let mut failed: Option<StoreError> = None;
+        for at in (0..hosts.len()).map(|n| (first + n) % hosts.len()) {
+            let (host, port) = &hosts[at];
+            let made = tokio::time::timeout(each, self.connect_to(number, host, *port)).await;
+            let e = match made {
+                Ok(Ok(wire)) => {
+                    self.first.store(at, Ordering::Relaxed);
+                    return Ok(wire);
                 }
-                Err(e) => failed = Some(e),
-            }
+                Ok(Err(e)) => e,
+                Err(_) => unreachable(format!("cannot connect to {host}:{port} within {each:?}")),
+            };
+            failed = Some(match failed {
+                None => e,
+                Some(before) => {
+                    StoreError { what: format!("{}; {}", before.what, e.what), ..before }
+                }
+            });
         }
         Err(failed.expect("a URL has at least one host"))
     }
 
-    async fn connect_to(&self, number: u64, host: &str, port: u16) -> StoreResult<Wire> {
+    async fn connect_to(self: &Arc<Self>, number: u64, host: &str, port: u16) -> StoreResult<Wire> {
         let refused = |e| StoreError { outcome: Outcome::NotApplied, ..error(e) };
         let stream = self.plan.stream(host, port).await?;
         let our_port = stream.local_addr().map_or(0, |address| address.port());
@@ -191,8 +187,12 @@ impl Link {
                 (client, self.drive(number, connection))
             }
         };
-        let turn = tokio::sync::Mutex::new(());
-        let mut wire = Wire { number, client, task, statements: None, turn };
+        let (turn, silence) = (tokio::sync::Mutex::new(()), Silence::new(self.clock.now()));
+        let mut wire =
+            Wire { number, client, task, statements: None, turn, silence: Mutex::new(silence) };
+        if self.plan.hosts().len() > 1 && wire.is_replica().await {
+            return Err(unreachable(format!("{host}:{port} is a replica")));
+        }
         let pooled = match self.plan.pooler {
             Some(pooled) => pooled,
             None => wire.seen_port().await.map_err(refused)? != Some(i32::from(our_port)),
@@ -204,27 +204,71 @@ impl Link {
         Ok(wire)
     }
 
-    /// Does somebody stand in between who lends us connections?
-    pub(super) async fn is_pooled(&self) -> StoreResult<bool> {
-        Ok(self.wire().await?.is_pooled())
-    }
-
     /// Lets the connection's task run: it carries requests and answers, and hears notifications.
-    fn drive<S, T>(&self, number: u64, mut connection: Connection<S, T>) -> AbortHandle
+    fn drive<S, T>(self: &Arc<Self>, number: u64, mut connection: Connection<S, T>) -> AbortHandle
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (ear, state) = (self.ear.clone(), Arc::clone(&self.state));
+        // The connection is in the state, so the state must not be kept by the connection.
+        let (ear, state) = (self.ear.clone(), Arc::downgrade(self));
         let task = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
                 if let (AsyncMessage::Notification(news), Some(ear)) = (&message, &ear) {
                     ear(news);
                 }
             }
-            state.give_up(number);
+            if let Some(state) = state.upgrade() {
+                state.give_up(number);
+            }
         });
         task.abort_handle()
+    }
+}
+
+impl Link {
+    pub(super) fn new(plan: Arc<Plan>, clock: Clock, ear: Option<Ear>) -> Self {
+        Self(Arc::new(State {
+            plan,
+            clock,
+            ear,
+            current: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+            tries: AtomicU64::new(0),
+            first: AtomicUsize::new(0),
+            breaks: watch::Sender::default(),
+        }))
+    }
+
+    /// Changes whenever a connection breaks: what was written before may be gone with a server.
+    pub(super) fn breaks(&self) -> u64 {
+        *self.0.breaks.borrow()
+    }
+
+    /// Waits for the next break after the one of this number.
+    pub(super) async fn broken(&self, since: u64) {
+        let mut breaks = self.0.breaks.subscribe();
+        let _ = breaks.wait_for(|now| *now != since).await;
+    }
+
+    /// Leaves the present connection: there is reason to doubt it.
+    pub(super) fn doubt(&self) {
+        let number = self.0.current().as_ref().map(|wire| wire.number);
+        number.into_iter().for_each(|number| self.0.give_up(number));
+    }
+
+    /// Connecting is a task of its own, so that callers with little patience do not cancel it for ever.
+    async fn wire(&self) -> StoreResult<Arc<Wire>> {
+        if let Some(present) = self.0.current().clone() {
+            return Ok(present);
+        }
+        let made = tokio::spawn(Arc::clone(&self.0).reconnect()).await;
+        made.unwrap_or_else(|_| Err(unreachable("the runtime ends".to_owned())))
+    }
+
+    /// Does somebody stand in between who lends us connections?
+    pub(super) async fn is_pooled(&self) -> StoreResult<bool> {
+        Ok(self.wire().await?.is_pooled())
     }
 
     /// Makes a call. What is refused only for the moment is tried again for a while, and what was lost
@@ -235,19 +279,26 @@ impl Link {
         values: Values<'_>,
         repeat: Repeat,
     ) -> StoreResult<Vec<Row>> {
-        let until = self.clock.now() + PERSIST;
+        let clock = &self.0.clock;
+        let until = clock.now() + PERSIST;
         let mut pause = PAUSE;
+        // Once a copy may have been carried out, no later refusal says that nothing was.
+        let mut outcome = Outcome::NotApplied;
         loop {
-            let e = match self.once(call, values).await {
+            let mut e = match self.once(call, values).await {
                 Ok(rows) => return Ok(rows),
                 Err(e) => e,
             };
-            let harmless = repeat != Repeat::Refused || e.outcome == Outcome::NotApplied;
+            if outcome == Outcome::NotApplied {
+                outcome = e.outcome;
+            }
+            e.outcome = outcome;
+            let harmless = repeat != Repeat::Refused || outcome == Outcome::NotApplied;
             let harmless = harmless && !(repeat == Repeat::Unblocked && is_blocked(&e));
-            if !e.is_transient() || !harmless || self.clock.now() >= until {
+            if !e.is_transient() || !harmless || clock.now() >= until {
                 return Err(e);
             }
-            self.clock.sleep(jittered(pause, 2)).await;
+            clock.sleep(jittered(pause, 2)).await;
             pause = (pause * 2).min(PAUSE_MOST);
         }
     }
@@ -260,21 +311,33 @@ impl Link {
             // The one before has taken the connection along.
             Err(Gone) => return Box::pin(self.once(call, values)).await,
         };
-        let mut waiting = Waiting::begin(self, &wire);
+        let waiting = Waiting::begin(self, &wire);
         let answer = tokio::time::timeout(REQUEST, wire.send(call, values)).await;
-        waiting.since = None;
+        self.heard(waiting, answer, REQUEST)
+    }
+
+    /// What came of a request. The server answers in order: behind one that had no answer in time
+    /// everything else would wait, so that connection is given up.
+    fn heard<T>(
+        &self,
+        waiting: Waiting<'_>,
+        answer: Result<Result<T, tokio_postgres::Error>, Elapsed>,
+        within: Duration,
+    ) -> StoreResult<T> {
+        let number = waiting.wire.number;
         match answer {
-            Ok(Ok(rows)) => Ok(rows),
-            Ok(Err(e)) => {
-                if e.is_closed() || e.as_db_error().is_none_or(is_fatal) {
-                    self.state.give_up(wire.number);
-                }
-                Err(error(e))
+            Ok(answer) => {
+                waiting.answered();
+                answer.map_err(|e| {
+                    if e.is_closed() || e.as_db_error().is_none_or(is_fatal) {
+                        self.0.give_up(number);
+                    }
+                    error(e)
+                })
             }
             Err(_) => {
-                // The server answers in order: what comes next would wait behind it.
-                self.state.give_up(wire.number);
-                let what = format!("no answer within {REQUEST:?}");
+                self.0.give_up(number);
+                let what = format!("no answer within {within:?}");
                 Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
             }
         }
@@ -289,50 +352,69 @@ impl Link {
             return Ok(None);
         }
         let turn = wire.turn.lock().await;
-        if self.state.is_current(wire.number) { Ok(Some(turn)) } else { Err(Gone) }
+        if self.0.is_current(wire.number) { Ok(Some(turn)) } else { Err(Gone) }
     }
 
     /// Runs several statements as they are.
-    pub(super) async fn batch(&self, sql: &str) -> StoreResult<()> {
+    pub(super) async fn batch(&self, sql: &str, within: Duration) -> StoreResult<()> {
         let wire = self.wire().await?;
         let Ok(_turn) = self.turn(&wire).await else {
-            return Err(StoreError::not_applied(
-                KIND,
-                Trouble::Unavailable,
-                "the connection broke",
-            ));
+            return Err(unreachable("the connection broke".to_owned()));
         };
-        let mut waiting = Waiting::begin(self, &wire);
-        let answer = wire.client.batch_execute(sql).await;
-        waiting.since = None;
-        answer.map_err(error)
+        let waiting = Waiting::begin(self, &wire);
+        let answer = tokio::time::timeout(within, wire.client.batch_execute(sql)).await;
+        self.heard(waiting, answer, within)
     }
 }
 
 /// The connection was given up while somebody waited for it.
 struct Gone;
 
+/// For how long a connection has let us wait without a word: the time in which somebody waited for an
+/// answer, since the last one.
+struct Silence {
+    counted: Moment,
+    lasted: Duration,
+}
+
+impl Silence {
+    fn new(now: Moment) -> Self {
+        Self { counted: now, lasted: Duration::ZERO }
+    }
+
+    /// Somebody who has waited since then has given up; says for how long it has been silent.
+    fn add(&mut self, since: Moment, now: Moment) -> Duration {
+        self.lasted += now.saturating_since(self.counted.max(since));
+        self.counted = now;
+        self.lasted
+    }
+}
+
 /// A request without an answer. Whoever gives it up after long has given up its connection, too: it
 /// may have been cut off without a word. Behind a pooler that goes for every one that is given up.
 struct Waiting<'l> {
     link: &'l Link,
-    wire: u64,
-    patience: Duration,
+    wire: &'l Wire,
     since: Option<Moment>,
 }
 
 impl<'l> Waiting<'l> {
-    fn begin(link: &'l Link, wire: &Wire) -> Self {
-        let patience = if wire.is_pooled() { Duration::ZERO } else { SILENCE };
-        Self { link, wire: wire.number, patience, since: Some(link.clock.now()) }
+    fn begin(link: &'l Link, wire: &'l Wire) -> Self {
+        Self { link, wire, since: Some(link.0.clock.now()) }
+    }
+
+    fn answered(mut self) {
+        self.since = None;
+        *self.wire.silence() = Silence::new(self.link.0.clock.now());
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let waited = self.since.map(|since| self.link.clock.now().saturating_since(since));
-        if waited.is_some_and(|waited| waited >= self.patience) {
-            self.link.state.give_up(self.wire);
+        let Some(since) = self.since else { return };
+        let silent = self.wire.silence().add(since, self.link.0.clock.now());
+        if self.wire.is_pooled() || silent >= SILENCE {
+            self.link.0.give_up(self.wire.number);
         }
     }
 }
@@ -340,6 +422,10 @@ impl Drop for Waiting<'_> {
 impl Wire {
     fn is_pooled(&self) -> bool {
         self.statements.is_none()
+    }
+
+    fn silence(&self) -> MutexGuard<'_, Silence> {
+        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The port from which the server sees us come. If it is not ours, somebody stands in between.
@@ -377,8 +463,13 @@ impl Wire {
     }
 }
 
+/// Does the server end the connection with this? The severity's text may be a translation.
 fn is_fatal(e: &DbError) -> bool {
-    e.severity() != "ERROR"
+    e.parsed_severity().map_or(e.severity() != "ERROR", |severity| severity != Severity::Error)
+}
+
+fn unreachable(what: String) -> StoreError {
+    StoreError::not_applied(KIND, Trouble::Unavailable, what)
 }
 
 /// Did somebody else's transaction sit on a row for too long?
@@ -415,8 +506,10 @@ fn kind(e: &DbError) -> (Trouble, &'static str) {
             return (Trouble::Capacity(capacity), "");
         }
         "LK104" => return (Trouble::Full, ""),
-        // Serialization, deadlock and lock_timeout; too many connections; shutting down or starting.
-        "40001" | "40P01" | "55P03" | "53300" | "57P01" | "57P02" | "57P03" | "57014" => {
+        // Serialization, deadlock and lock_timeout; no memory, too many connections; shutting down,
+        // starting, idle for too long; trouble with a disk.
+        "40001" | "40P01" | "55P03" | "53200" | "53300" | "57P01" | "57P02" | "57P03" | "57P05"
+        | "57014" | "58030" => {
             return (Trouble::Unavailable, "");
         }
         "53100" => return (Trouble::Unavailable, "; the server's disk is full"),

@@ -9,7 +9,8 @@
 //! | round trips | open, renew, enter, leave, poll, check, cells: one call each |
 //!
 //! The operations are functions in the database, beside this file as `.sql`, and documented for users
-//! of other languages in `docs/sql.md`. A release hands the lock to the next ticket in its own
+//! of other languages in `docs/sql.md`. A free lock is taken and left by plain statements that do the
+//! same with less. A release hands the lock to the next ticket in its own
 //! transaction. The message to the waiter is sent after the commit, because a transaction that
 //! notifies holds up all others that do while it reaches the disk; a message that is lost costs one
 //! re-check. Who waits in the same process is told without a message.
@@ -29,6 +30,7 @@ mod link;
 mod news;
 mod reply;
 mod schema;
+mod tend;
 mod tx;
 
 pub use tx::{Schema, fence_check, lock_in};
@@ -49,7 +51,7 @@ use calls::{Call, Calls};
 use connect::Plan;
 use link::{Link, Repeat, Values};
 use news::{Message, Sinks};
-use reply::{duration, fence, get, micros, nonsense, one, scalar, wait};
+use reply::{Answer, Parting, duration, get, micros, nonsense, one, scalar};
 use std::{
     collections::{HashMap, HashSet},
     fmt,
@@ -59,24 +61,15 @@ use std::{
     },
     time::Duration,
 };
-use tokio_postgres::Row;
+use tokio_postgres::{Row, types::ToSql};
 
 pub(crate) const KIND: &str = "postgres";
-
-/// For how long an idle line's last number is kept: longer than clocks may differ.
-const IDLE: Duration = Duration::from_secs(24 * 3600);
 
 /// No request takes effect later than this after it was sent.
 const PATIENCE: Duration = STRAY_MAX.checked_div(2).expect("two is not zero");
 
-/// For how long the sweep after a renewal may take.
-const SWEEP_MOST: Duration = Duration::from_millis(100);
-
 /// When a contender looks again whose line somebody else's transaction sits on.
 const BLOCKED: Duration = Duration::from_millis(50);
-
-/// How many lines one call clears.
-const CLEAR: usize = 64;
 
 /// The statements that make the schema of this URL.
 pub(super) fn migration(url: &mut StoreUrl) -> Result<String> {
@@ -201,29 +194,46 @@ impl Postgres {
     }
 
     async fn try_enter(&self, ask: &Enter) -> StoreResult<Entered> {
-        let first = match self.send_enter(ask).await {
+        let answer = match self.send_enter(ask).await {
             // The server's clock may have jumped since we last heard of it.
             Err(e) if let Some(now) = too_late(&e) => {
                 self.set_clock(now);
-                self.send_enter(ask).await
+                let again = self.send_enter(ask).await;
+                again.map_err(|again| match e.outcome {
+                    Outcome::NotApplied => again,
+                    outcome => StoreError { outcome, ..again },
+                })
             }
             answer => answer,
         };
-        let rows = match first {
+        let rows = match answer {
             Ok(rows) => rows,
             Err(e) if too_late(&e).is_some() => {
                 return Err(StoreError { trouble: Trouble::Unavailable, ..e });
             }
-            Err(e) if ask.manner == Manner::Contend && link::is_blocked(&e) => {
+            // Nothing was left, unless an earlier copy is still under way.
+            Err(e)
+                if ask.manner == Manner::Contend
+                    && link::is_blocked(&e)
+                    && e.outcome == Outcome::NotApplied =>
+            {
                 let wait = Wait { ahead: 1, holder: None, recheck: BLOCKED };
                 return Ok(Entered::Busy(wait));
             }
             Err(e) => return Err(e),
         };
         let row = one(&rows)?;
-        let entered = Self::entered(row)?;
-        self.tell(&news(row)?).await;
-        Ok(entered)
+        if let Some(fence) = get::<Option<i64>>(row, "o_fence")? {
+            return Ok(Entered::Granted { fence: fence.cast_unsigned() });
+        }
+        let answer: Answer<'_> = get(row, "o_else")?;
+        self.tell(&answer.news).await;
+        Ok(match answer.what {
+            "granted" => Entered::Granted { fence: answer.fence()? },
+            "queued" => Entered::Queued(answer.wait()),
+            "busy" => Entered::Busy(answer.wait()),
+            other => return Err(nonsense(other)),
+        })
     }
 
     async fn send_enter(&self, ask: &Enter) -> StoreResult<Vec<Row>> {
@@ -246,22 +256,14 @@ impl Postgres {
             &most,
         ];
         let repeat = if queue { Repeat::Always } else { Repeat::Unblocked };
-        self.requests.call(&self.calls.enter, values, repeat).await
+        let call = if self.pooled { &self.calls.enter_pooled } else { &self.calls.enter };
+        self.requests.call(call, values, repeat).await
     }
 
-    fn entered(row: &Row) -> StoreResult<Entered> {
-        Ok(match get(row, "o_what")? {
-            "granted" => Entered::Granted { fence: fence(row)? },
-            "queued" => Entered::Queued(wait(row)?),
-            "busy" => Entered::Busy(wait(row)?),
-            other => return Err(nonsense(other)),
-        })
-    }
-
-    fn stand(row: &Row) -> StoreResult<Stand> {
-        Ok(match get(row, "o_what")? {
-            "granted" => Stand::Granted { fence: fence(row)? },
-            "queued" => Stand::Waiting(wait(row)?),
+    fn stand(answer: Answer<'_>) -> StoreResult<Stand> {
+        Ok(match answer.what {
+            "granted" => Stand::Granted { fence: answer.fence()? },
+            "queued" => Stand::Waiting(answer.wait()),
             _ => Stand::Gone,
         })
     }
@@ -275,11 +277,18 @@ impl Postgres {
     ) -> StoreResult<Stand> {
         let (ticket, session) = (ticket.to_bytes(), session.to_bytes());
         let values: Values<'_> = &[&name.as_str(), &&ticket[..], &&session[..]];
-        let rows = self.ask(&self.calls.stand, values).await?;
-        let row = one(&rows)?;
-        let stand = Self::stand(row)?;
-        self.tell(&news(row)?).await;
-        Ok(stand)
+        let call = self.requests.call(&self.calls.stand, values, Repeat::Unblocked).await;
+        let rows = match call {
+            // Somebody's transaction sits on this line; that is nothing to the others.
+            Err(e) if link::is_blocked(&e) => {
+                let wait = Wait { ahead: 1, holder: None, recheck: BLOCKED };
+                return Ok(Stand::Waiting(wait));
+            }
+            answer => answer?,
+        };
+        let answer: Answer<'_> = scalar(&rows)?;
+        self.tell(&answer.news).await;
+        Self::stand(answer)
     }
 
     /// All tickets of a session that the database has, whichever handle has entered them. Those that are
@@ -294,45 +303,6 @@ impl Postgres {
             }
         }
         Ok(tickets)
-    }
-
-    /// Takes what an ended session has out of its lines, a few lines at a time.
-    async fn clear(&self, session: SessionId, mut names: Vec<Name>) -> StoreResult<()> {
-        names.sort_unstable();
-        names.dedup();
-        let (id, most) = (session.to_bytes(), i32::try_from(CLEAR).unwrap_or(i32::MAX));
-        let mut pages = names.chunks(CLEAR);
-        loop {
-            let page = pages.next().unwrap_or_default();
-            let last = page.is_empty();
-            let page: Vec<&str> = page.iter().map(Name::as_str).collect();
-            let rows = self.ask(&self.calls.clear, &[&&id[..], &page, &most]).await?;
-            let row = one(&rows)?;
-            self.tell(&news(row)?).await;
-            for name in get::<Vec<&str>>(row, "o_freed")? {
-                if let Ok(name) = Name::new(name) {
-                    self.sinks.freed(&name);
-                }
-            }
-            if last && !get::<bool>(row, "o_more")? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Clears a few leftovers of others away.
-    async fn sweep(&self) -> StoreResult<()> {
-        let after = self.swept.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let most = i32::try_from(CLEAR).unwrap_or(i32::MAX);
-        let values: Values<'_> = &[&after, &micros(IDLE), &most];
-        let rows = self.requests.once(&self.calls.sweep, values).await?;
-        let row = one(&rows)?;
-        *self.swept.lock().unwrap_or_else(PoisonError::into_inner) = get(row, "o_next")?;
-        for session in get::<Vec<&[u8]>>(row, "o_sessions")? {
-            let session = session.try_into().map_err(|_| nonsense("a session's id"))?;
-            self.clear(SessionId::from_bytes(session), Vec::new()).await?;
-        }
-        Ok(())
     }
 
     async fn edit(&self, call: &Call, edit: &Edit, bytes: Option<&[u8]>) -> StoreResult<Edited> {
@@ -389,9 +359,6 @@ impl Store for Postgres {
         let Some(evictions) = get::<Option<i64>>(row, "o_version")? else {
             return Ok(Renewal::Lost);
         };
-        // The renewal counts, whatever becomes of the sweeping, and must not wait for it.
-        let most = if self.pooled { SWEEP_MOST * 10 } else { SWEEP_MOST };
-        let _ = tokio::time::timeout(most, self.sweep()).await;
         let version = (breaks << 32).wrapping_add(evictions.cast_unsigned());
         Ok(Renewal::Renewed { version })
     }
@@ -436,9 +403,10 @@ impl Store for Postgres {
         let rows = self.ask(&self.calls.poll, &[&&session_id[..], &names, &ids]).await?;
         let mut stands = Vec::with_capacity(tickets.len());
         for (row, (name, ticket)) in rows.iter().zip(&tickets) {
-            let stand = match get(row, "o_what")? {
+            let answer: Answer<'_> = get(row, "lk_poll")?;
+            let stand = match answer.what {
                 "due" => self.settle(session, name, *ticket).await?,
-                _ => Self::stand(row)?,
+                _ => Self::stand(answer)?,
             };
             if !all || stand != Stand::Gone {
                 stands.push((name.clone(), *ticket, stand));
@@ -448,21 +416,21 @@ impl Store for Postgres {
     }
 
     async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
+        self.sinks.lock().insert(session, Arc::clone(&to));
         if self.pooled {
             // Ours are told of each other's releases all the same.
-            self.sinks.lock().insert(session, to);
-            return std::future::pending().await;
+            return self.tend().await;
         }
-        self.sinks.lock().insert(session, Arc::clone(&to));
         let breaks = (self.ear.breaks(), self.requests.breaks());
-        if let Err(e) = self.ear.batch(&format!("LISTEN {}", self.channel)).await {
+        if let Err(e) = self.ear.batch(&format!("LISTEN {}", self.channel), link::REQUEST).await {
             return e;
         }
         to.look(None);
         tokio::select! {
             () = self.ear.broken(breaks.0) => {}
             // One that is cut off without a word is noticed by those who send.
-            () = self.requests.broken(breaks.1) => {}
+            () = self.requests.broken(breaks.1) => self.ear.doubt(),
+            e = self.tend() => return e,
         }
         StoreError::not_applied(KIND, Trouble::Unavailable, "the connection broke")
     }
@@ -472,21 +440,29 @@ impl Store for Postgres {
         let (ticket_id, session_id) = (ticket.to_bytes(), session.to_bytes());
         let keep = micros(ask.keep.unwrap_or_default());
         let stray = if ask.stray { micros(STRAY_MAX) } else { 0 };
-        let values: Values<'_> =
-            &[&name.as_str(), &&ticket_id[..], &&session_id[..], &keep, &stray];
-        let rows = self.requests.call(&self.calls.leave, values, Repeat::Refused).await?;
+        let place: [&(dyn ToSql + Sync); 5] =
+            [&name.as_str(), &&ticket_id[..], &&session_id[..], &keep, &stray];
+        let rows = if self.pooled || keep > 0 || ask.stray {
+            self.requests.call(&self.calls.leave_oddly, &place, Repeat::Refused).await?
+        } else {
+            self.requests.call(&self.calls.leave, &place[..3], Repeat::Refused).await?
+        };
         let row = one(&rows)?;
         self.forget_ticket(&ask.place);
-        let left = match get(row, "o_what")? {
+        if get(row, "o_alone")? {
+            self.sinks.freed(name);
+            return Ok(Left::Released);
+        }
+        let parting: Parting<'_> = get(row, "o_else")?;
+        self.tell(&parting.news).await;
+        if parting.freed {
+            self.sinks.freed(name);
+        }
+        Ok(match parting.what {
             "released" => Left::Released,
             "withdrawn" => Left::Withdrawn,
             _ => Left::Gone,
-        };
-        self.tell(&news(row)?).await;
-        if get::<bool>(row, "o_freed")? {
-            self.sinks.freed(name);
-        }
-        Ok(left)
+        })
     }
 
     async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {

@@ -9,7 +9,10 @@ use crate::{
     ticket::{Mode, Owner, TicketId},
 };
 use std::time::Duration;
-use tokio_postgres::{Row, types::FromSql};
+use tokio_postgres::{
+    Row,
+    types::{FromSql, Type},
+};
 
 /// An answer that no function of ours gives.
 pub(super) fn nonsense(what: impl std::fmt::Display) -> StoreError {
@@ -40,33 +43,125 @@ pub(super) fn duration(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
-pub(super) fn fence(row: &Row) -> StoreResult<u64> {
-    Ok(get::<i64>(row, "o_fence")?.cast_unsigned())
-}
-
 pub(super) fn id(bytes: &[u8]) -> StoreResult<TicketId> {
     let bytes = bytes.try_into().map_err(|_| nonsense("a ticket's id is not 16 bytes long"))?;
     Ok(TicketId::from_bytes(bytes))
 }
 
+fn pid_of(pid: i64) -> u32 {
+    u32::try_from(pid).unwrap_or(0)
+}
+
 fn owner(row: &Row) -> StoreResult<Option<Owner>> {
     let Some(host) = get::<Option<String>>(row, "o_host")? else { return Ok(None) };
-    let pid = u32::try_from(get::<i64>(row, "o_pid")?).unwrap_or(0);
+    let pid = pid_of(get(row, "o_pid")?);
     Ok(Some(Owner { host, pid, program: get(row, "o_program")? }))
 }
 
-pub(super) fn wait(row: &Row) -> StoreResult<Wait> {
-    let ahead = usize::try_from(get::<Option<i32>>(row, "o_ahead")?.unwrap_or(0)).unwrap_or(0);
-    // A moment later than the server says, so that its clock has surely passed the deadline.
-    let recheck = duration(get::<Option<i64>>(row, "o_recheck")?.unwrap_or(0));
-    let holder = match owner(row)? {
-        Some(owner) => {
-            let held_for = Some(duration(get(row, "o_held")?));
-            Some(Holder { owner, note: get(row, "o_note")?, held_for })
+/// What lk_enter, lk_stand and lk_poll say about a ticket.
+pub(super) struct Answer<'r> {
+    pub(super) what: &'r str,
+    fence: Option<i64>,
+    ahead: Option<i32>,
+    recheck: Option<i64>,
+    owner: Option<Owner>,
+    note: Option<Vec<u8>>,
+    held: Option<i64>,
+    pub(super) news: Vec<String>,
+}
+
+impl Answer<'_> {
+    pub(super) fn fence(&self) -> StoreResult<u64> {
+        self.fence.map(i64::cast_unsigned).ok_or_else(|| nonsense("no fence"))
+    }
+
+    pub(super) fn wait(self) -> Wait {
+        let held_for = self.held.map(duration);
+        let note = self.note.unwrap_or_default();
+        Wait {
+            ahead: usize::try_from(self.ahead.unwrap_or(0)).unwrap_or(0),
+            holder: self.owner.map(|owner| Holder { owner, note, held_for }),
+            // A moment later than the server says, so that its clock has surely passed the deadline.
+            recheck: duration(self.recheck.unwrap_or(0)) + Duration::from_millis(1),
         }
-        None => None,
-    };
-    Ok(Wait { ahead, holder, recheck: recheck + Duration::from_millis(1) })
+    }
+}
+
+impl<'r> FromSql<'r> for Answer<'r> {
+    fn from_sql(_: &Type, raw: &'r [u8]) -> Result<Self, Odd> {
+        let mut record = Record::of(raw)?;
+        let (what, fence, ahead) = (record.next()?, record.next()?, record.next()?);
+        let recheck = record.next()?;
+        let owner = match (record.next()?, record.next()?, record.next()?) {
+            (Some(host), Some(pid), Some(program)) => {
+                Some(Owner { host, pid: pid_of(pid), program })
+            }
+            _ => None,
+        };
+        let (note, held) = (record.next()?, record.next()?);
+        let news = if record.is_over() { None } else { record.next()? };
+        let news = news.unwrap_or_default();
+        Ok(Self { what, fence, ahead, recheck, owner, note, held, news })
+    }
+
+    fn accepts(of: &Type) -> bool {
+        *of == Type::RECORD
+    }
+}
+
+/// What lk_leave says.
+pub(super) struct Parting<'r> {
+    pub(super) what: &'r str,
+    pub(super) freed: bool,
+    pub(super) news: Vec<String>,
+}
+
+impl<'r> FromSql<'r> for Parting<'r> {
+    fn from_sql(_: &Type, raw: &'r [u8]) -> Result<Self, Odd> {
+        let mut record = Record::of(raw)?;
+        let (what, freed) = (record.next()?, record.next()?);
+        let news: Option<_> = record.next()?;
+        Ok(Self { what, freed, news: news.unwrap_or_default() })
+    }
+
+    fn accepts(of: &Type) -> bool {
+        *of == Type::RECORD
+    }
+}
+
+/// Why a value cannot be read.
+type Odd = Box<dyn std::error::Error + Sync + Send>;
+
+/// A value of several fields, each with its type, its length (-1 for NULL) and its bytes.
+struct Record<'r>(&'r [u8]);
+
+impl<'r> Record<'r> {
+    fn of(raw: &'r [u8]) -> Result<Self, Odd> {
+        let mut record = Self(raw);
+        record.number()?;
+        Ok(record)
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn number(&mut self) -> Result<i32, Odd> {
+        let (number, rest) = self.0.split_first_chunk().ok_or("a record is too short")?;
+        self.0 = rest;
+        Ok(i32::from_be_bytes(*number))
+    }
+
+    fn next<T: FromSql<'r>>(&mut self) -> Result<T, Odd> {
+        let of = Type::from_oid(self.number()?.cast_unsigned()).ok_or("a record's type is odd")?;
+        if !T::accepts(&of) {
+            return Err(format!("a record has {of} in an unexpected place").into());
+        }
+        let Ok(length) = usize::try_from(self.number()?) else { return T::from_sql_null(&of) };
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or("a record is too short")?;
+        self.0 = rest;
+        T::from_sql(&of, bytes)
+    }
 }
 
 fn ticket(row: &Row) -> StoreResult<Ticket> {

@@ -10,9 +10,13 @@ use crate::{
     error::{StoreError, Trouble},
     store::{StoreId, StoreResult},
 };
+use std::time::Duration;
 
 /// The number of this layout. It grows with every change of the tables or functions.
-const LAYOUT: i32 = 1;
+const LAYOUT: i32 = 2;
+
+/// How long making the schema may take, waiting for others who do the same included.
+const MAKING: Duration = Duration::from_secs(60);
 
 const PARTS: [&str; 4] = [
     include_str!("schema.sql"),
@@ -72,9 +76,9 @@ pub(super) async fn ensure(
          SELECT pg_advisory_xact_lock(hashtextextended('lockkeeper schema {schema}', 0)); \
          {script} COMMIT"
     );
-    if let Err(e) = link.batch(&sql).await {
+    if let Err(e) = link.batch(&sql, MAKING).await {
         // The connection stays in the failed transaction otherwise.
-        let _ = link.batch("ROLLBACK").await;
+        let _ = link.batch("ROLLBACK", MAKING).await;
         return Err(e);
     }
     match known(link, calls).await? {

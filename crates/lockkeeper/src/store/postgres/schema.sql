@@ -29,7 +29,8 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_session(
   program    text    NOT NULL
 ) WITH (fillfactor = 50);
 
--- A name: the last number it gave out, how many tickets stand in lk_ticket, and its first ticket.
+-- A name: the last number it gave out, how many tickets stand in lk_ticket, and its first ticket. Until
+-- closing, lk_closed may know of a ticket that must not enter this line any more.
 CREATE TABLE IF NOT EXISTS lockkeeper.lk_line(
   name       text COLLATE "C" PRIMARY KEY,
   last       bigint  NOT NULL,
@@ -45,6 +46,8 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_line(
   note_edit  bigint  NOT NULL DEFAULT 0,
   cell_edit  bigint  NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
+ALTER TABLE lockkeeper.lk_line
+  ADD COLUMN IF NOT EXISTS closing timestamptz NOT NULL DEFAULT '-infinity';
 
 -- A place in a line. session is NULL for a hold that has outlived its session, until hold_until.
 CREATE TABLE IF NOT EXISTS lockkeeper.lk_ticket(

@@ -45,19 +45,24 @@ LANGUAGE sql AS $$
    WHERE id = p_session
 $$;
 
--- Takes tickets of an ended session out of their lines, in the order of the names: those given, and up
--- to so many others. o_more says that it has to be called again.
+-- Takes tickets of an ended session out of their lines: those given, and up to so many others. Lines
+-- that are locked are left out and named in o_skipped, unless there is but one, which is waited for.
+-- o_more says that it has to be called again.
+DROP FUNCTION IF EXISTS lockkeeper.lk_clear(bytea, text[], integer);
 CREATE OR REPLACE FUNCTION lockkeeper.lk_clear(
   p_session bytea, p_names text[], p_most integer,
-  OUT o_more boolean, OUT o_freed text[], OUT o_news text[]
+  OUT o_more boolean, OUT o_freed text[], OUT o_skipped text[], OUT o_news text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
   v_name text;
+  v_alone boolean := p_most = 0 AND cardinality(p_names) = 1;
   v_seen integer := 0;
+  v_done integer := 0;
   f record;
 BEGIN
   IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
   o_freed := '{}';
+  o_skipped := '{}';
   o_news := '{}';
   FOR v_name IN
     SELECT n COLLATE "C" AS name FROM unnest(p_names) AS n
@@ -66,7 +71,15 @@ BEGIN
     ORDER BY name
   LOOP
     v_seen := v_seen + 1;
-    CONTINUE WHEN NOT lockkeeper.lk_hold_line(v_name);
+    IF v_alone THEN
+      CONTINUE WHEN NOT lockkeeper.lk_hold_line(v_name);
+    ELSE
+      PERFORM FROM lockkeeper.lk_line WHERE name = v_name FOR UPDATE SKIP LOCKED;
+      IF NOT FOUND THEN
+        o_skipped := o_skipped || v_name;
+        CONTINUE;
+      END IF;
+    END IF;
     -- Those at the end of the line too, where settling does not look.
     WITH gone AS (
       DELETE FROM lockkeeper.lk_ticket
@@ -79,8 +92,13 @@ BEGIN
     IF NOT f.o_waits THEN
       o_freed := o_freed || v_name;
     END IF;
+    PERFORM FROM lockkeeper.lk_ticket WHERE name = v_name AND session = p_session;
+    IF NOT FOUND THEN
+      v_done := v_done + 1;
+    END IF;
   END LOOP;
-  o_more := v_seen >= p_most;
+  -- Those who cannot go now, because a checked fence keeps them, must not be asked for ever.
+  o_more := v_seen >= p_most AND v_done > 0 AND NOT v_alone;
 END $$;
 
 -- Clears a few leftovers away, at most once a second however many ask: notes of closed tickets,
@@ -93,6 +111,7 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_sweep(
 ) LANGUAGE plpgsql SET lock_timeout = '10ms' AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
+  v_name text;
 BEGIN
   o_next := p_after;
   o_sessions := '{}';
@@ -119,12 +138,25 @@ BEGIN
   DELETE FROM lockkeeper.lk_evicted WHERE session IN (SELECT id FROM gone);
   SELECT max(name) INTO o_next FROM (
     SELECT name FROM lockkeeper.lk_line WHERE name > p_after ORDER BY name LIMIT p_most) page;
+  -- The dead at the head of idle lines, and holds that have outlived their sessions. A ticket whose
+  -- fence somebody has checked stays, and so does its line.
+  FOR v_name IN
+    SELECT l.name FROM lockkeeper.lk_line l
+     WHERE l.name > p_after AND l.name <= o_next AND l.id IS NOT NULL AND l.others = 0
+       AND l.last < lockkeeper.lk_micros(v_now) - p_idle
+    UNION
+    SELECT t.name FROM (SELECT name FROM lockkeeper.lk_ticket
+                         WHERE session IS NULL AND hold_until <= v_now LIMIT p_most) t
+  LOOP
+    PERFORM FROM lockkeeper.lk_line WHERE name = v_name FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+      PERFORM lockkeeper.lk_settle(v_name, v_now);
+    END IF;
+  END LOOP;
   DELETE FROM lockkeeper.lk_line WHERE name IN (
     SELECT l.name FROM lockkeeper.lk_line l
-     WHERE l.name > p_after AND l.name <= o_next AND l.others = 0
+     WHERE l.name > p_after AND l.name <= o_next AND l.others = 0 AND l.id IS NULL
        AND l.last < lockkeeper.lk_micros(v_now) - p_idle
-       AND NOT EXISTS (SELECT FROM lockkeeper.lk_standing s
-                        WHERE s.name = l.name AND s.dead_at > v_now)
      FOR UPDATE OF l SKIP LOCKED);
   o_next := coalesce(o_next, '');
 END $$;

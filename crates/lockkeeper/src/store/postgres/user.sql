@@ -13,14 +13,32 @@ LANGUAGE sql AS $$
                   WHERE name = p_name AND dead_at > clock_timestamp())
 $$;
 
+-- The same for who has the name's key, and ends the sessions of the dead in it, so that they stay dead.
+-- Who is dead and has checked its fence in a transaction that is open still holds the name.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_is_free(p_name text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+  t record;
+BEGIN
+  FOR t IN SELECT id, session, hold_until, fence FROM lockkeeper.lk_standing WHERE name = p_name LOOP
+    IF NOT lockkeeper.lk_bury(t.session, t.hold_until, t.fence IS NOT NULL, clock_timestamp())
+       OR NOT pg_try_advisory_xact_lock(lockkeeper.lk_ticket_key(t.id)) THEN
+      RETURN false;
+    END IF;
+  END LOOP;
+  RETURN true;
+END $$;
+
 -- Takes the lock for as long as the transaction lives, or answers NULL if it did not come free within
 -- p_wait_ms. Who asks for it meanwhile waits in line; nobody who waits is overtaken.
 --
--- The number it answers with is greater than that of every grant before.
+-- The number it answers with is greater than that of every grant before. It is not written down: it is
+-- less than that of the next as long as the server's clock is not set back.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_try_lock(p_name text, p_wait_ms bigint DEFAULT 0)
 RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-  v_until timestamptz := clock_timestamp() + p_wait_ms * interval '1 ms';
+  v_until timestamptz := clock_timestamp()
+    + least(coalesce(p_wait_ms, 0), 1000000000000) * interval '1 ms';
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'a lock can be taken in READ COMMITTED transactions only'
@@ -32,7 +50,7 @@ BEGIN
       -- Looked at first, because who grants is held up by the mere attempt.
       IF NOT lockkeeper.lk_is_taken(p_name)
          AND pg_try_advisory_xact_lock(lockkeeper.lk_name_key(p_name))
-         AND NOT lockkeeper.lk_is_taken(p_name) THEN
+         AND lockkeeper.lk_is_free(p_name) THEN
         RETURN greatest((SELECT last + 1 FROM lockkeeper.lk_line WHERE name = p_name),
                         lockkeeper.lk_micros(clock_timestamp()));
       END IF;
@@ -62,27 +80,20 @@ END $$;
 -- holder included, waits for that. So what the transaction writes and the ownership are one step.
 -- Nothing else is held up: not the session's renewal, not those who come to stand in line.
 --
--- In stricter levels than READ COMMITTED the ticket's row is locked, too, and with the first ticket of
--- a line the line.
+-- In READ COMMITTED only: a stricter transaction does not see what has become of the session since it
+-- began.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_fence_check(p_name text, p_ticket bytea, p_fence bigint)
 RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-  v_held boolean;
 BEGIN
-  PERFORM pg_advisory_xact_lock_shared(lockkeeper.lk_ticket_key(p_ticket));
-  IF current_setting('transaction_isolation') = 'read committed' THEN
-    SELECT true INTO v_held FROM lockkeeper.lk_standing
-     WHERE name = p_name AND id = p_ticket AND session IS NOT NULL AND fence = p_fence
-       AND dead_at > clock_timestamp();
-  ELSE
-    SELECT true INTO v_held FROM lockkeeper.lk_line
-     WHERE name = p_name AND id = p_ticket AND session IS NOT NULL AND fence = p_fence FOR SHARE;
-    IF NOT FOUND THEN
-      SELECT true INTO v_held FROM lockkeeper.lk_ticket
-       WHERE name = p_name AND id = p_ticket AND session IS NOT NULL AND fence = p_fence FOR SHARE;
-    END IF;
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'a fence can be checked in READ COMMITTED transactions only'
+      USING ERRCODE = 'LK002';
   END IF;
-  IF v_held IS NOT TRUE THEN
+  PERFORM pg_advisory_xact_lock_shared(lockkeeper.lk_ticket_key(p_ticket));
+  PERFORM FROM lockkeeper.lk_standing
+   WHERE name = p_name AND id = p_ticket AND session IS NOT NULL AND fence = p_fence
+     AND dead_at > clock_timestamp();
+  IF NOT FOUND THEN
     RAISE EXCEPTION 'the lock % is not held any more', quote_literal(p_name)
       USING ERRCODE = 'LK003';
   END IF;
@@ -131,7 +142,8 @@ BEGIN
   RETURN coalesce(v_fence, 0);
 END $$;
 
--- Takes the row for p_ttl_ms. The same owner again keeps its fence and gets the time anew.
+-- Takes the row for p_ttl_ms. The same owner again keeps its fence and gets the time anew. Without an
+-- owner nobody gets it.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_row_lock(
   p_table regclass, p_column name, p_key text, p_owner text, p_ttl_ms bigint
 ) RETURNS bigint LANGUAGE sql AS $$
@@ -139,7 +151,8 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_row_lock(
     'lock_fence = CASE WHEN lock_owner = $2 AND lock_expires > clock_timestamp() THEN lock_fence
        ELSE greatest(lock_fence + 1, lockkeeper.lk_micros(clock_timestamp())) END,
      lock_owner = $2, lock_expires = clock_timestamp() + $4',
-    '(lock_owner IS NULL OR lock_owner = $2 OR lock_expires <= clock_timestamp())',
+    '$2 IS NOT NULL
+     AND (lock_owner IS NULL OR lock_owner = $2 OR lock_expires <= clock_timestamp())',
     p_table, p_column, p_key, p_owner, NULL, p_ttl_ms)
 $$;
 

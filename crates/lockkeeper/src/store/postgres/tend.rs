@@ -1,0 +1,101 @@
+//! Clearing away what the ended have left behind.
+
+use super::{
+    Postgres,
+    link::{self, Repeat, Values},
+    news,
+    reply::{get, micros, nonsense, one},
+};
+use crate::{
+    error::StoreError, name::Name, retry::jittered, store::StoreResult, ticket::SessionId,
+};
+use std::{sync::PoisonError, time::Duration};
+use tokio_postgres::Row;
+
+/// For how long an idle line's last number is kept: longer than clocks may differ.
+const IDLE: Duration = Duration::from_secs(24 * 3600);
+
+/// How often leftovers are cleared away, and the connection that listens is asked whether it lives.
+const TEND: Duration = Duration::from_secs(5);
+
+/// How many lines one call clears.
+const CLEAR: usize = 64;
+
+/// How many lines one sweep looks at.
+const SWEEP: i32 = 2_000;
+
+impl Postgres {
+    /// Takes what an ended session has out of its lines, a few lines at a time.
+    pub(super) async fn clear(&self, session: SessionId, mut names: Vec<Name>) -> StoreResult<()> {
+        names.sort_unstable();
+        names.dedup();
+        let (id, most) = (session.to_bytes(), i32::try_from(CLEAR).unwrap_or(i32::MAX));
+        let mut pages = names.chunks(CLEAR);
+        let mut skipped = Vec::new();
+        loop {
+            let page = pages.next().unwrap_or_default();
+            let last = page.is_empty();
+            let page: Vec<&str> = page.iter().map(Name::as_str).collect();
+            let rows = self.ask(&self.calls.clear, &[&&id[..], &page, &most]).await?;
+            let row = one(&rows)?;
+            self.cleared(row).await?;
+            skipped.extend(get::<Vec<String>>(row, "o_skipped")?);
+            if last && !get::<bool>(row, "o_more")? {
+                break;
+            }
+        }
+        skipped.sort_unstable();
+        skipped.dedup();
+        for name in skipped {
+            let alone = vec![name];
+            let values: Values<'_> = &[&&id[..], &alone, &0];
+            match self.requests.call(&self.calls.clear, values, Repeat::Unblocked).await {
+                Ok(rows) => self.cleared(one(&rows)?).await?,
+                // Its ticket is dead, and falls out when the next one comes.
+                Err(e) if link::is_blocked(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    async fn cleared(&self, row: &Row) -> StoreResult<()> {
+        self.tell(&news(row)?).await;
+        for name in get::<Vec<&str>>(row, "o_freed")? {
+            if let Ok(name) = Name::new(name) {
+                self.sinks.freed(&name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Clears a few leftovers of others away.
+    async fn sweep(&self) -> StoreResult<()> {
+        let after = self.swept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let values: Values<'_> = &[&after, &micros(IDLE), &SWEEP];
+        let rows = self.requests.once(&self.calls.sweep, values).await?;
+        let row = one(&rows)?;
+        *self.swept.lock().unwrap_or_else(PoisonError::into_inner) = get(row, "o_next")?;
+        for session in get::<Vec<&[u8]>>(row, "o_sessions")? {
+            let session = session.try_into().map_err(|_| nonsense("a session's id"))?;
+            self.clear(SessionId::from_bytes(session), Vec::new()).await?;
+        }
+        Ok(())
+    }
+
+    /// Does now and then what nobody waits for. It is no part of a renewal: nothing that it waits for
+    /// may cost a session its life.
+    pub(super) async fn tend(&self) -> StoreError {
+        loop {
+            self.clock.sleep(jittered(TEND, 2)).await;
+            if !self.pooled
+                && let Err(e) = self.ear.batch("", link::REQUEST).await
+            {
+                return e;
+            }
+            if let Err(e) = self.sweep().await {
+                tracing::debug!(error = %e, "leftovers were not cleared away");
+            }
+        }
+    }
+}
