@@ -48,7 +48,7 @@ pub use install::{Unavailable, install_missing};
 pub use mariadb::MARIADB;
 pub use node::Node;
 pub use peer::{KAZOO, PEERS, Peer, REDIS_PY, install_peers};
-pub use postgres::{PGBOUNCER, POSTGRES};
+pub use postgres::{PGBOUNCER, POSTGRES, POSTGRES_TLS};
 pub use recipe::{Probe, Process, Recipe, Site};
 pub use redis::{
     REDIS, REDIS_CLUSTER, REDIS_DURABLE, REDIS_RIGHTS, REDIS_SENTINEL, REDIS_TLS, REDLOCK,

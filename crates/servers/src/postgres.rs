@@ -7,16 +7,17 @@ use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use nix::unistd::{User, geteuid};
 
-use crate::program;
 use crate::recipe::{Process, Recipe, Site};
 use crate::spawn::{Lifetime, command};
+use crate::{certificates, program};
 
 const USER: &str = "postgres";
 
@@ -60,12 +61,41 @@ pub const PGBOUNCER: Recipe = Recipe {
     ..POSTGRES
 };
 
+/// A PostgreSQL server that speaks TLS. Whoever is not the user `postgres` has to, and must show a
+/// certificate that its authority has signed. The files are in the site's folder, as
+/// `ca.pem`, `client.pem` and `client.key`; `stranger.pem` is another authority.
+pub const POSTGRES_TLS: Recipe = Recipe {
+    name: "postgres-tls",
+    processes: |site| {
+        let mut process = server(site, site.ports[0])?;
+        certificates::write(&site.folder)?;
+        let data = site.folder.join("data");
+        for file in ["server.pem", "server.key", "ca.pem"] {
+            fs::copy(site.folder.join(file), data.join(file))?;
+            give(&data.join(file))?;
+        }
+        // The server refuses a key that others can read.
+        fs::set_permissions(data.join("server.key"), fs::Permissions::from_mode(0o600))?;
+        let rules = format!(
+            "host all {USER} 127.0.0.1/32 trust\n\
+             hostssl all all 127.0.0.1/32 trust clientcert=verify-ca\n"
+        );
+        fs::write(data.join("pg_hba.conf"), rules)?;
+        for setting in ["ssl=on", "ssl_ca_file=ca.pem", "ssl_cert_file=server.pem"] {
+            process.args.extend(["-c".into(), setting.into()]);
+        }
+        process.args.extend(["-c".into(), "ssl_key_file=server.key".into()]);
+        Ok(vec![process])
+    },
+    ..POSTGRES
+};
+
 fn url(port: u16) -> String {
     format!("postgres://{USER}@127.0.0.1:{port}/postgres")
 }
 
 fn server(site: &Site, port: u16) -> Result<Process> {
-    give_away(site)?;
+    give(&site.folder)?;
     let initdb = program::find("initdb", FOLDERS).context("initdb is not installed")?;
     let made = command(&initdb, Lifetime::Detached, Some(USER))
         .args(["--pgdata=data", "--auth=trust", "--username=postgres", "--encoding=UTF8"])
@@ -115,13 +145,13 @@ fn process(name: &str, program: &'static str, args: Vec<OsString>, port: u16) ->
     }
 }
 
-/// Makes the folder the server's own, if the server will not be us.
-fn give_away(site: &Site) -> Result<()> {
+/// Makes this the server's own, if the server will not be us.
+fn give(path: &Path) -> Result<()> {
     if !geteuid().is_root() {
         return Ok(());
     }
     let user = User::from_name(USER)?.with_context(|| format!("there is no user {USER}"))?;
-    chown(&site.folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()))?;
+    chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))?;
     Ok(())
 }
 

@@ -121,30 +121,96 @@ async fn connections(user: &User) -> i64 {
     user.number(sql).await
 }
 
-/// Somebody's transaction sits on a line for longer than several sessions live. Who wants that line has
-/// to wait or is told that it is busy; nobody else loses anything.
+/// Users' transactions sit on a line's row, on another session's row, on a name and on a checked fence
+/// for longer than several sessions live. Who wants those has to wait or is told that they are busy;
+/// nobody else loses anything. `LOCKKEEPER_SIT=30` says for how many seconds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_that_sits_on_a_line_costs_nobody_its_life() {
+async fn transactions_that_sit_on_rows_cost_nobody_else_its_life() {
     let Some(server) = start(POSTGRES) else { return };
-    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
-    let (held, on_it) =
-        (keeper.lock("b").await.expect("free"), keeper.lock("a").await.expect("free"));
-    user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
-    let waiter = tokio::spawn(keeper.lock("a").wait(TTL * 20).into_future());
+    let sit = std::env::var("LOCKKEEPER_SIT")
+        .map_or(TTL * 3, |s| Duration::from_secs(s.parse().expect("a number")));
+    let (keeper, victim) = (keeper(&server).await, keeper(&server).await);
+    let lock = async |name: &str| keeper.lock(name).await.expect("free");
+    let (held, on_it, checked) = (lock("b").await, lock("a").await, lock("checked").await);
+    let _theirs = victim.lock("theirs").await.expect("free");
+    let mut users = Vec::new();
+    let checking = format!("SELECT lockkeeper.lk_fence_check('{}')", checked.sequencer());
+    for sql in [
+        "SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE",
+        "SELECT * FROM lockkeeper.lk_session WHERE id = \
+         (SELECT session FROM lockkeeper.lk_line WHERE name = 'theirs') FOR UPDATE",
+        "SELECT lockkeeper.lk_lock('in a transaction')",
+        &checking,
+    ] {
+        let user = User::of(&server).await;
+        user.run(&format!("BEGIN; {sql}")).await;
+        users.push(user);
+    }
+    let waiter = tokio::spawn(keeper.lock("a").wait(sit + TTL * 20).into_future());
     let began = std::time::Instant::now();
     let mut pairs = 0;
-    while began.elapsed() < TTL * 3 {
-        let busy = keeper.lock("a").unfair().try_now().await.expect("an answer");
-        assert!(busy.is_none());
+    while began.elapsed() < sit {
+        for name in ["a", "in a transaction"] {
+            let busy = keeper.lock(name).unfair().try_now().await.expect("an answer");
+            assert!(busy.is_none(), "{name} is taken");
+        }
         let free = soon("another lock", keeper.lock("c").into_future()).await.expect("free");
         free.release().await.expect("released");
         pairs += 1;
-        assert!(held.is_held() && on_it.is_held(), "{:?}", held.health());
+        for guard in [&held, &on_it, &checked] {
+            assert!(guard.is_held(), "{:?}", guard.health());
+        }
     }
     assert!(pairs > 1);
-    user.run("COMMIT").await;
+    for user in &users {
+        user.run("COMMIT").await;
+    }
     on_it.release().await.expect("released");
     let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
     next.release().await.expect("released");
+    checked.release().await.expect("released");
     keeper.close().await;
+}
+
+/// A line that somebody sits on is no reason to keep others waiting whose turn has come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_line_holds_up_no_other_line() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    // Two locks of a holder that dies in a while, as if it had held them as a keeper does.
+    user.run("SELECT lockkeeper.lk_open('\\x01', 5000000, 0, 'c', 'h', 1, 'p')").await;
+    keeper.lock("c").await.expect("free").release().await.expect("released");
+    for (name, ticket) in [("a", 2), ("b", 3)] {
+        user.run(&format!(
+            "SELECT lockkeeper.lk_enter('{name}', '\\x0{ticket}', '\\x01', capacity, capacity, true, \
+             '', NULL, 9) FROM lockkeeper.lk_line WHERE name = 'c'"
+        ))
+        .await;
+    }
+    let [a, b] = ["a", "b"].map(|name| tokio::spawn(keeper.lock(name).into_future()));
+    eventually("both wait", async || {
+        user.number("SELECT count(*) FROM lockkeeper.lk_ticket").await == 2
+    })
+    .await;
+    user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
+    drop(soon("the turn of b", b).await.expect("no panic").expect("granted"));
+    assert!(!a.is_finished());
+    user.run("COMMIT").await;
+    drop(soon("the turn of a", a).await.expect("no panic").expect("granted"));
+}
+
+/// A session is closed though somebody sits on one of its lines: the others are free at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_line_keeps_no_session_from_closing() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    let mut held = Vec::new();
+    for at in 0..10 {
+        held.push(keeper.lock(format!("{at}")).await.expect("free"));
+    }
+    let sitter = User::of(&server).await;
+    sitter.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = '4' FOR UPDATE").await;
+    keeper.close().await;
+    assert_eq!(user.tickets().await, 1);
+    sitter.run("COMMIT").await;
 }

@@ -3,6 +3,8 @@
 
 mod cost;
 mod faults;
+mod road;
+mod secure;
 mod setup;
 mod support;
 mod traps;

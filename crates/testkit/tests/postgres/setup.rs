@@ -1,11 +1,12 @@
 //! What is said about a server's set-up, and about rights that are missing.
 
-use crate::support::{HASTY, User, start};
+use crate::support::{HASTY, User, start, until_length};
 use lockkeeper::{
     Keeper,
     store::{Advice, Store as _},
 };
 use servers::{PGBOUNCER, POSTGRES};
+use testkit::world::soon;
 
 async fn advice(url: &str) -> Vec<Advice> {
     let keeper = Keeper::connect(url).await.expect("connected");
@@ -54,6 +55,14 @@ async fn missing_rights_are_named_with_the_statement_that_grants_them() {
         granted += grants.len();
     };
     assert!(granted > 4);
-    keeper.lock("a").await.expect("free").release().await.expect("released");
+    // What nobody contends for needs less.
+    let other = Keeper::connect(&url).await.expect("connected");
+    let held = keeper.lock("a").await.expect("free");
+    let waiter = tokio::spawn(other.lock("a").into_future());
+    until_length(&keeper, "a", 2).await;
+    assert!(keeper.check(&held.sequencer()).await.expect("an answer"));
+    held.release().await.expect("released");
+    drop(soon("its turn", waiter).await.expect("no panic").expect("granted"));
+    assert_eq!(keeper.store().advice().await.expect("an answer"), []);
     keeper.close().await;
 }

@@ -30,6 +30,33 @@ pub(crate) const HASTY: Recipe = Recipe {
     ..POSTGRES
 };
 
+/// A server that takes itself for the replica of one that it never hears of.
+pub(crate) const STANDBY: Recipe = Recipe {
+    processes: |site| {
+        let processes = (POSTGRES.processes)(site)?;
+        std::fs::write(site.folder.join("data/standby.signal"), "")?;
+        Ok(processes)
+    },
+    ..POSTGRES
+};
+
+/// A server whose log has the code of every error.
+pub(crate) const CODED: Recipe = Recipe {
+    processes: |site| {
+        let mut processes = (HASTY.processes)(site)?;
+        processes[0].args.extend(["-c".into(), "log_line_prefix=%e ".into()]);
+        Ok(processes)
+    },
+    ..POSTGRES
+};
+
+/// How often the server has refused something with one of these codes.
+pub(crate) fn refusals(server: &Running, codes: &[&str]) -> usize {
+    let log = std::fs::read(server.folder().join("postgres.log")).expect("the server has a log");
+    let log = String::from_utf8_lossy(&log);
+    log.lines().filter(|line| codes.iter().any(|code| line.starts_with(code))).count()
+}
+
 pub(crate) async fn keeper(server: &Running) -> Keeper {
     live::keeper(server, TTL).await
 }

@@ -50,9 +50,10 @@ impl Plan {
     pub(super) fn read(url: &mut StoreUrl) -> Result<Self> {
         let authority = url.authority()?;
         let schema = url.take("schema").unwrap_or_else(|| "lockkeeper".to_owned());
-        let odd = |c: char| c.is_control() || matches!(c, '"' | '\'' | '\\' | '$');
+        let odd = |c: char| c.is_control() || matches!(c, '"' | '\'' | '\\' | '$' | '.');
         if schema.is_empty() || schema.len() > 63 || schema.contains(odd) {
-            let what = "schema= must be the name of a schema, 1 to 63 bytes without quotes";
+            let what =
+                "schema= must be the name of a schema, 1 to 63 bytes without quotes and dots";
             return Err(Error::Url(what.into()));
         }
         let create = flag(url, "create")?.unwrap_or(true);

@@ -1,0 +1,175 @@
+//! What becomes of locks when the way to the server is bad: connections that hang, hosts that are
+//! silent, answers that are lost. The way shows as a port of its own, so it has to be said that it is
+//! no pooler.
+
+use crate::support::{STANDBY, TTL, User, keeper, start};
+use lockkeeper::{Error, Keeper, Outcome};
+use servers::{POSTGRES, Running, Way};
+use std::{net::TcpListener, time::Duration};
+use testkit::world::{eventually, soon};
+use tokio::{net::TcpStream, sync::watch};
+
+const SHORT: Duration = Duration::from_secs(1);
+
+fn url(server: &Running, port: u16) -> String {
+    let there = server.url().replace(&server.ports()[0].to_string(), &port.to_string());
+    format!("{there}?pooler=false")
+}
+
+/// A way on which all present connections can go dead without a word, while new ones are good.
+struct Road {
+    port: u16,
+    era: watch::Sender<u64>,
+}
+
+impl Road {
+    async fn to(server: u16) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let era = watch::Sender::new(0);
+        let seen = era.subscribe();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(carry(client, server, seen.clone()));
+            }
+        });
+        Self { port, era }
+    }
+
+    fn stall(&self) {
+        self.era.send_modify(|era| *era += 1);
+    }
+}
+
+async fn carry(mut client: TcpStream, server: u16, mut era: watch::Receiver<u64>) {
+    let born = *era.borrow_and_update();
+    let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
+    tokio::select! {
+        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+        () = ended(&mut era, born) => std::future::pending().await,
+    }
+}
+
+async fn ended(era: &mut watch::Receiver<u64>, born: u64) {
+    let _ = era.wait_for(|now| *now != born).await;
+}
+
+/// The renewals' connection is cut off like the others and carries nothing but renewals that are each
+/// given up soon: it must be left all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_hang_are_left() {
+    let Some(server) = start(POSTGRES) else { return };
+    let road = Road::to(server.ports()[0]).await;
+    let keeper = Keeper::builder().ttl(SHORT).connect(&url(&server, road.port)).await;
+    let keeper = keeper.expect("the server answers");
+    let before = keeper.lock("a").await.expect("free");
+    let user = User::of(&server).await;
+    let renewed = "SELECT count(*) FROM pg_stat_activity \
+                   WHERE query LIKE '%lk_renew($1)%' AND pid <> pg_backend_pid()";
+    eventually("a renewal", async || user.number(renewed).await == 1).await;
+    road.stall();
+    soon("the loss", before.lost()).await;
+    eventually("a lock that lasts", async || {
+        let Ok(guard) = keeper.lock("b").wait(TTL * 5).await else { return false };
+        tokio::time::timeout(SHORT * 3, guard.lost()).await.is_err()
+    })
+    .await;
+}
+
+/// The answer to an enter is lost, and then the server cannot be reached: nobody knows what was done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_may_have_been_done_is_never_called_undone() {
+    let Some(server) = start(POSTGRES) else { return };
+    let user = User::of(&server).await;
+    let way = Way::to(server.ports()[0]).expect("a port");
+    let url = url(&server, way.port());
+    let keeper = Keeper::builder().ttl(Duration::from_secs(60)).connect(&url).await;
+    let keeper = keeper.expect("the server answers");
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    way.hold_answers();
+    let enter = tokio::spawn(async move { (keeper.lock("a").try_now().await, keeper) });
+    eventually("the ticket", async || user.tickets().await == 1).await;
+    drop(way);
+    let (refused, _keeper) = soon("an error", enter).await.expect("no panic");
+    match refused {
+        Err(Error::Store(e)) => assert_eq!(e.outcome, Outcome::Unknown, "{e}"),
+        other => panic!("no error of the store: {other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_is_silent_hides_no_other() {
+    let Some(server) = start(POSTGRES) else { return };
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let here = format!("127.0.0.1:{}", server.ports()[0]);
+    let both = format!("{},{here}", silent.local_addr().expect("an address"));
+    let keeper = Keeper::connect(&server.url().replace(&here, &both)).await;
+    let keeper = keeper.expect("the second host answers");
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    keeper.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_host_that_can_write_is_found() {
+    let (Some(server), Some(standby)) = (start(POSTGRES), start(STANDBY)) else { return };
+    let [here, there] = [&server, &standby].map(|s| format!("127.0.0.1:{}", s.ports()[0]));
+    let both = server.url().replace(&here, &format!("{there},{here}"));
+    let keeper = Keeper::connect(&both).await.expect("one of them can write");
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    assert_eq!(User::of(&server).await.number("SELECT count(*) FROM lockkeeper.lk_line").await, 1);
+    keeper.close().await;
+    let e = Keeper::connect(standby.url()).await.expect_err("a replica alone").to_string();
+    assert!(e.contains("replica"), "{e}");
+}
+
+/// What fails for one fails for all who have waited for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_do_not_queue_for_a_server_that_is_silent() {
+    let Some(server) = start(POSTGRES) else { return };
+    let way = Way::to(server.ports()[0]).expect("a port");
+    let url = url(&server, way.port());
+    let keeper = Keeper::builder().ttl(Duration::from_secs(600)).connect(&url).await;
+    let keeper = keeper.expect("the server answers");
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    way.close();
+    way.sever();
+    let asking: Vec<_> = (0..40)
+        .map(|at| {
+            let keeper = keeper.clone();
+            tokio::spawn(async move { keeper.lock(format!("{at}")).try_now().await.map(drop) })
+        })
+        .collect();
+    for asked in asking {
+        soon("an answer", asked).await.expect("no panic").expect_err("nobody is there");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_keeper_leaves_no_connection() {
+    let Some(server) = start(POSTGRES) else { return };
+    let user = User::of(&server).await;
+    for _ in 0..3 {
+        let keeper = keeper(&server).await;
+        keeper.lock("a").await.expect("free").release().await.expect("released");
+        keeper.close().await;
+    }
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'lockkeeper'";
+    eventually("all are gone", async || user.number(sql).await == 0).await;
+}
+
+/// One request follows the other there: what one of them waits for must not keep a renewal waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_line_behind_a_pooler_costs_nobody_its_life() {
+    let Some(server) = start(POSTGRES) else { return };
+    let url = format!("{}?pooler=true", server.url());
+    let keeper = Keeper::builder().ttl(SHORT).connect(&url).await.expect("the server answers");
+    let user = User::of(&server).await;
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    let held = keeper.lock("b").await.expect("free");
+    user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
+    let waiter = tokio::spawn(keeper.lock("a").wait(TTL * 20).into_future());
+    let lost = tokio::time::timeout(SHORT * 6, held.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
+    user.run("COMMIT").await;
+    drop(soon("the waiter's turn", waiter).await.expect("no panic").expect("granted"));
+}
