@@ -47,6 +47,13 @@ impl Role {
         serde_json::from_str(text).expect("a role comes from this very program")
     }
 
+    /// This very program, in this role.
+    fn command(&self) -> Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["child", &serde_json::to_string(self)?]);
+        Ok(command)
+    }
+
     pub(crate) fn play(self) -> Result<()> {
         match self {
             Self::Runner(role) => role.play(),
@@ -69,21 +76,26 @@ pub(crate) struct Child {
 impl Child {
     /// Starts a child; returns when it is ready.
     pub(crate) fn start(role: &Role) -> Result<Self> {
-        let mut child = Self::launch(role)?;
+        let mut child = Self::launch(role.command()?)?;
         child.hear::<()>()?;
         Ok(child)
     }
 
     /// Starts several at once.
     pub(crate) fn start_all(roles: &[Role]) -> Result<Vec<Self>> {
-        let mut children = roles.iter().map(Self::launch).collect::<Result<Vec<_>>>()?;
+        Self::start_programs(roles.iter().map(Role::command).collect::<Result<_>>()?)
+    }
+
+    /// Starts several other programs at once that behave as children of this one do.
+    pub(crate) fn start_programs(programs: Vec<Command>) -> Result<Vec<Self>> {
+        let launched = programs.into_iter().map(Self::launch);
+        let mut children = launched.collect::<Result<Vec<_>>>()?;
         children.iter_mut().try_for_each(Self::hear)?;
         Ok(children)
     }
 
-    fn launch(role: &Role) -> Result<Self> {
-        let mut process = Command::new(std::env::current_exe()?)
-            .args(["child", &serde_json::to_string(role)?])
+    fn launch(mut program: Command) -> Result<Self> {
+        let mut process = program
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

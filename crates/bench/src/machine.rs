@@ -101,9 +101,13 @@ pub(crate) fn pin(pin: Pin) -> Result<()> {
     pin_to(Pid::from_raw(0), core)
 }
 
-/// Has another process run on one core.
+/// Has another process run on one core, with all its threads.
 pub(crate) fn pin_process(pid: u32, core: usize) -> Result<()> {
-    pin_to(Pid::from_raw(i32::try_from(pid)?), core)
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let id = thread?.file_name().to_string_lossy().parse()?;
+        pin_to(Pid::from_raw(id), core)?;
+    }
+    Ok(())
 }
 
 fn pin_to(pid: Pid, core: usize) -> Result<()> {

@@ -1,4 +1,4 @@
-//! A Redis server for one benchmark.
+//! A server for one benchmark.
 
 use crate::{
     args::{Pin, Plan},
@@ -6,7 +6,7 @@ use crate::{
 };
 use anyhow::{Context as _, Result, bail};
 use lockkeeper::Keeper;
-use servers::{REDIS, Running};
+use servers::{Recipe, Running};
 
 /// A server of its own, gone when dropped.
 pub(crate) struct Server {
@@ -15,11 +15,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn start(plan: &Plan) -> Result<Self> {
-        if let Some(missing) = servers::install_missing(&[REDIS]).pop() {
+    pub(crate) fn start(recipe: Recipe, plan: &Plan) -> Result<Self> {
+        if let Some(missing) = servers::install_missing(&[recipe]).pop() {
             bail!("{missing}");
         }
-        let mut running = REDIS.start()?;
+        let mut running = recipe.start()?;
         let pid = *running.pids().first().context("the server has ended")?;
         if plan.pin == Some(Pin::Apart) {
             machine::pin_process(pid, machine::SERVER_CORE)?;

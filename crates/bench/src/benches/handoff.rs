@@ -35,12 +35,14 @@ const MIDDLE_MS: f64 = 0.6;
 /// How long the lock is held; the last one of the line comes back in less than that.
 pub(super) const HOLD: Duration = Duration::from_millis(3);
 /// How long a taker stays away after its release, so that its coming back disturbs no hand-off.
-const AWAY: Duration = Duration::from_millis(1);
+pub(super) const AWAY: Duration = Duration::from_millis(1);
 /// The same for the peer, whose waiters sleep for up to 200 ms: one that came back earlier would find
 /// the lock free, and one that held it for less would release it before the last one is back.
 const PEER_HOLD: Duration = Duration::from_millis(230);
 const PEER_AWAY: Duration = Duration::from_millis(210);
 const NAME: &str = "handoff";
+/// More processes than this share the takers among them.
+pub(super) const PROCESSES: usize = 11;
 
 #[derive(Clone, Copy)]
 enum Variant {
@@ -66,7 +68,7 @@ impl Variant {
             Self::Wake => wakes(&file, plan.round()),
             Self::Line(waiting, flavour) => {
                 let locks = Locks::File(file.path().to_owned());
-                line(&locks, &vec![1; waiting + 1], flavour, plan.round())
+                line(&locks, &vec![1; waiting + 1], flavour, HOLD, plan.round())
             }
         }
     }
@@ -100,16 +102,28 @@ pub(super) fn figures(all: &[f64]) -> [(&'static str, f64); 4] {
     ]
 }
 
+/// For each process, how many of these it has.
+pub(super) fn spread(all: usize) -> Vec<usize> {
+    let processes = all.min(PROCESSES);
+    (0..processes).map(|i| all / processes + usize::from(i < all % processes)).collect()
+}
+
 /// The hand-offs, in ms, of a line that stands for so long. For each process, how many takers it has.
 pub(super) fn line(
     locks: &Locks,
     takers: &[usize],
     flavour: Flavour,
+    hold: Duration,
     time: Duration,
 ) -> Result<Vec<f64>> {
-    let role =
-        |takers: &usize| Role::Runner(Runner { locks: locks.clone(), takers: *takers, flavour });
-    let mut children = Child::start_all(&takers.iter().map(role).collect::<Vec<_>>())?;
+    let role = |takers: &usize| {
+        Role::Runner(Runner { locks: locks.clone(), takers: *takers, flavour, hold })
+    };
+    turns(Child::start_all(&takers.iter().map(role).collect::<Vec<_>>())?, time)
+}
+
+/// The hand-offs, in ms, among children that take turns for so long.
+pub(super) fn turns(mut children: Vec<Child>, time: Duration) -> Result<Vec<f64>> {
     let turns: Vec<Vec<Turn>> = child::work(&mut children, time)?;
     Ok(handoffs(turns.concat()))
 }
@@ -147,6 +161,8 @@ pub(crate) struct Runner {
     locks: Locks,
     takers: usize,
     flavour: Flavour,
+    /// How long it holds the lock each time; the peer has a time of its own.
+    hold: Duration,
 }
 
 impl Runner {
@@ -162,7 +178,7 @@ impl Runner {
         }
         let shift = ready()?;
         let mut tasks: JoinSet<Result<Vec<Turn>>> =
-            takers.into_iter().map(|taker| taker.take_turns(shift)).collect();
+            takers.into_iter().map(|taker| taker.take_turns(self.hold, shift)).collect();
         let mut turns = Vec::new();
         while let Some(done) = tasks.join_next().await {
             turns.extend(done??);
@@ -185,12 +201,12 @@ impl Taker {
         })
     }
 
-    async fn take_turns(self, shift: Shift) -> Result<Vec<Turn>> {
+    async fn take_turns(self, time: Duration, shift: Shift) -> Result<Vec<Turn>> {
         shift.begin().await;
         let mut turns = Vec::new();
         while !shift.is_over() {
             let (turn, away) = match &self {
-                Self::Ours(keeper) => (turn_of_ours(keeper, shift).await?, AWAY),
+                Self::Ours(keeper) => (turn_of_ours(keeper, time, shift).await?, AWAY),
                 Self::Peer(manager) => (turn_of_peer(manager, shift).await?, PEER_AWAY),
             };
             turns.extend(turn);
@@ -203,7 +219,7 @@ impl Taker {
     }
 }
 
-async fn turn_of_ours(keeper: &Keeper, shift: Shift) -> Result<Option<Turn>> {
+async fn turn_of_ours(keeper: &Keeper, time: Duration, shift: Shift) -> Result<Option<Turn>> {
     let queued = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&queued);
     let first = move |_: &Wait| {
@@ -211,7 +227,7 @@ async fn turn_of_ours(keeper: &Keeper, shift: Shift) -> Result<Option<Turn>> {
         let _ = told.compare_exchange(0, when, order, order);
     };
     let guard = keeper.lock(NAME).on_wait(first).await?;
-    let turn = hold(HOLD, queued.load(Ordering::Relaxed), shift).await;
+    let turn = hold(time, queued.load(Ordering::Relaxed), shift).await;
     guard.release().await?;
     Ok(turn)
 }
@@ -287,6 +303,15 @@ mod tests {
     fn a_handoff_goes_from_a_release_to_the_next_grant() {
         let turns = vec![turn(4_000_000, 7_000_000, 9_000_000), turn(0, 1_000_000, 6_500_000)];
         assert_eq!(handoffs(turns), [0.5]);
+    }
+
+    #[test]
+    fn takers_are_spread_evenly_over_few_processes() {
+        assert_eq!(spread(2), [1, 1]);
+        assert_eq!(spread(11), [1; 11]);
+        let many = spread(101);
+        assert_eq!((many.len(), many.iter().sum::<usize>()), (PROCESSES, 101));
+        assert!(many.iter().all(|n| [9, 10].contains(n)));
     }
 
     #[test]

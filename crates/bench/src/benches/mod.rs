@@ -11,6 +11,7 @@ mod postgres;
 pub(crate) mod redis_handoff;
 mod redis_pairs;
 mod stalls;
+mod zookeeper;
 
 use crate::{args::Plan, report::Report};
 use anyhow::Result;
@@ -76,6 +77,16 @@ pub(crate) const ALL: &[Bench] = &[
         name: "etcd-handoff",
         what: "from a release to the next grant, beside etcd's own lock service",
         run: etcd::handoff,
+    },
+    Bench {
+        name: "zookeeper-pairs",
+        what: "lock and release on ZooKeeper, beside a bare creation and a deletion",
+        run: zookeeper::pairs,
+    },
+    Bench {
+        name: "zookeeper-handoff",
+        what: "from a release in one process to the grant in another, beside kazoo's lock",
+        run: zookeeper::handoff,
     },
 ];
 

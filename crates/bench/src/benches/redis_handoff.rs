@@ -1,6 +1,6 @@
 //! Hand-offs on Redis, beside a bare message from one process to another and beside the peer.
 
-use super::handoff::{HOLD, Locks, figures, line};
+use super::handoff::{HOLD, Locks, PROCESSES, figures, line, spread};
 use crate::{
     args::Plan,
     child::{Child, Role, Shift, ready, say},
@@ -15,13 +15,12 @@ use crate::{
 use anyhow::Result;
 use redis::{PushInfo, PushKind, Value};
 use serde::{Deserialize, Serialize};
+use servers::REDIS;
 use std::time::Duration;
 use tokio::{sync::mpsc, task::JoinSet};
 
 /// A hand-off in the middle may take so many times the bare message.
 const TIMES: f64 = 1.5;
-/// More processes than this share the takers among them.
-const PROCESSES: usize = 11;
 /// What most programs run on.
 const FLAVOUR: Flavour = Flavour::MultiThread;
 
@@ -54,18 +53,12 @@ impl Variant {
             Kind::Ours => Locks::Server(url),
             Kind::Peer => Locks::Peer(url),
         };
-        line(&locks, &spread(takers), FLAVOUR, time)
+        line(&locks, &spread(takers), FLAVOUR, HOLD, time)
     }
 }
 
-/// For each process, how many of these it has.
-fn spread(all: usize) -> Vec<usize> {
-    let processes = all.min(PROCESSES);
-    (0..processes).map(|i| all / processes + usize::from(i < all % processes)).collect()
-}
-
 pub(super) fn run(plan: &Plan) -> Result<Report> {
-    let server = Server::start(plan)?;
+    let server = Server::start(REDIS, plan)?;
     let crowds = [1, 10, 100].map(|n: usize| n.min(plan.scaled(100, 3)));
     let kinds = [Kind::Message, Kind::Ours, Kind::Peer];
     let variants: Vec<Variant> =
@@ -175,19 +168,5 @@ async fn hear(ear: &mut mpsc::UnboundedReceiver<PushInfo>, shift: Shift) -> Vec<
         {
             under_way.push(came.saturating_sub(sent));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn takers_are_spread_evenly_over_few_processes() {
-        assert_eq!(spread(2), [1, 1]);
-        assert_eq!(spread(11), [1; 11]);
-        let many = spread(101);
-        assert_eq!((many.len(), many.iter().sum::<usize>()), (PROCESSES, 101));
-        assert!(many.iter().all(|n| [9, 10].contains(n)));
     }
 }

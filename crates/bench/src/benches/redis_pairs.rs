@@ -12,6 +12,7 @@ use crate::{
 use anyhow::Result;
 use lockkeeper::Name;
 use rslock::LockManager;
+use servers::REDIS;
 use std::time::Duration;
 
 /// The shares that the whole stack must reach: of the bare scripts and of the plain key with one
@@ -129,7 +130,7 @@ pub(super) fn at_once(plan: &Plan) -> Result<Report> {
 }
 
 fn run(plan: &Plan, name: &'static str, tasks: usize) -> Result<Report> {
-    let server = Server::start(plan)?;
+    let server = Server::start(REDIS, plan)?;
     ensure_same(server.url())?;
     let kinds = [Kind::Scripts, Kind::Plain, Kind::Store, Kind::Stack, Kind::Peer];
     let variants: Vec<Variant> = Flavour::BOTH

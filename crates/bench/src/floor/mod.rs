@@ -3,3 +3,4 @@
 pub(crate) mod etcd;
 pub(crate) mod redis;
 pub(crate) mod sqlite;
+pub(crate) mod zookeeper;
