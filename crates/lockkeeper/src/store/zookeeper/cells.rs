@@ -38,8 +38,9 @@ impl Zookeeper {
         let Ok(life) = self.lives.living(*session, self.now()) else { return Ok(None) };
         let Some(mut held) = life.held(name, *ticket) else { return Ok(None) };
         if !held.granted {
-            let queue = self.list(&life, &self.line(name)?).await?;
-            let stand = self.stand(&life, name, *ticket, queue).await?;
+            let queue = self.list_with(&life, &self.line(name)?, &held).await?;
+            let placed = held.path.is_some();
+            let stand = self.stand(&life, name, *ticket, queue, placed).await?;
             match life.held(name, *ticket) {
                 Some(now) if matches!(stand, Stand::Granted { .. }) => held = now,
                 _ => return Ok(None),
@@ -106,7 +107,8 @@ impl Zookeeper {
             let answer = answers.pop().unwrap_or(Err(Fault::Broken));
             match answer.and_then(|reply| reply.multi()) {
                 Ok(()) => return Ok(Edited::Done),
-                Err(Fault::Refused(Code::BAD_VERSION | Code::NO_NODE | Code::NODE_EXISTS)) => {}
+                Err(Fault::Refused(Code::NO_NODE)) => self.restore_root().await?,
+                Err(Fault::Refused(Code::BAD_VERSION | Code::NODE_EXISTS)) => {}
                 Err(fault) => return Err(failure(fault)),
             }
         }

@@ -142,6 +142,8 @@ struct Shared {
 }
 
 struct State {
+    /// When an answer came last.
+    heard: Moment,
     next_xid: i32,
     pending: VecDeque<Pending>,
     /// `None` when the connection is broken.
@@ -158,7 +160,7 @@ struct Pending {
 #[derive(Clone)]
 pub(super) struct Care {
     pub(super) clock: Clock,
-    /// For how long an answer may take before the connection is given up.
+    /// For how long no answer may come to what was asked before the connection is given up.
     pub(super) patience: Duration,
     pub(super) ear: Ear,
     /// The highest number of a write that was seen.
@@ -173,7 +175,8 @@ impl Conn {
         broke: impl FnOnce() + Send + 'static,
     ) -> Self {
         let (outbox, to_send) = mpsc::unbounded_channel();
-        let state = State { next_xid: 1, pending: VecDeque::new(), outbox: Some(outbox) };
+        let heard = care.clock.now();
+        let state = State { heard, next_xid: 1, pending: VecDeque::new(), outbox: Some(outbox) };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             stirred: Notify::new(),
@@ -250,23 +253,28 @@ impl Shared {
         self.state().outbox = None;
     }
 
-    /// When the oldest request under way was sent.
-    fn oldest(&self) -> Option<Moment> {
-        self.state().pending.front().map(|pending| pending.sent)
+    /// Since when nothing has come although something is under way.
+    fn silent_since(&self) -> Option<Moment> {
+        let state = self.state();
+        state.pending.front().map(|pending| pending.sent.max(state.heard))
     }
 
     /// Takes in a frame. `None` if the server does not keep to the protocol, or is done with us.
-    fn take(&self, frame: &[u8], ear: &Ear) -> Option<()> {
+    fn take(&self, frame: &[u8], care: &Care) -> Option<()> {
         let mut parts = Parts(frame);
         let Header { xid, zxid, code } = parts.header()?;
         if zxid > 0 {
             self.last_zxid.fetch_max(zxid, Ordering::Relaxed);
         }
         if xid == EVENT_XID {
-            ear(&parts.event()?);
+            (care.ear)(&parts.event()?);
             return Some(());
         }
-        let pending = self.state().pending.pop_front()?;
+        let pending = {
+            let mut state = self.state();
+            state.heard = care.clock.now();
+            state.pending.pop_front()?
+        };
         if pending.xid != xid {
             return None;
         }
@@ -290,7 +298,7 @@ async fn drive(
     let (from, to) = split(stream);
     tokio::select! {
         () = writing(to, to_send) => {}
-        () = reading(from, shared, &care.ear) => {}
+        () = reading(from, shared, care) => {}
         () = overdue(shared, care) => {}
     }
 }
@@ -310,7 +318,7 @@ async fn writing(
     }
 }
 
-async fn reading(mut from: ReadHalf<Box<dyn Stream>>, shared: &Shared, ear: &Ear) {
+async fn reading(mut from: ReadHalf<Box<dyn Stream>>, shared: &Shared, care: &Care) {
     let mut bytes = Vec::with_capacity(4096);
     while matches!(from.read_buf(&mut bytes).await, Ok(1..)) {
         let mut at = 0;
@@ -320,7 +328,7 @@ async fn reading(mut from: ReadHalf<Box<dyn Stream>>, shared: &Shared, ear: &Ear
                 return;
             }
             let Some(frame) = rest.get(..length) else { break };
-            if shared.take(frame, ear).is_none() {
+            if shared.take(frame, care).is_none() {
                 return;
             }
             at += 4 + length;
@@ -332,7 +340,7 @@ async fn reading(mut from: ReadHalf<Box<dyn Stream>>, shared: &Shared, ear: &Ear
 /// Ends when an answer is overdue.
 async fn overdue(shared: &Shared, care: &Care) {
     loop {
-        let due = shared.oldest().map_or(Moment::NEVER, |sent| sent + care.patience);
+        let due = shared.silent_since().map_or(Moment::NEVER, |since| since + care.patience);
         if due <= care.clock.now() {
             return;
         }

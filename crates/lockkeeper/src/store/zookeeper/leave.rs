@@ -4,10 +4,10 @@ use super::{
     Zookeeper,
     conn::{Answer, Fault},
     failure,
-    line::queue,
+    line::{PORTION, queue},
     lives::{Held, Life},
     names::Spot,
-    optional,
+    not_the_callers, optional, two,
     wire::{Code, Request},
 };
 use crate::{
@@ -52,14 +52,18 @@ impl Zookeeper {
             let gone = optional(answers.pop().unwrap_or(Err(Fault::Broken)))?.is_none();
             return Ok(if gone { Left::Gone } else { Left::Released });
         }
-        let mut requests = vec![Request::children(&line, false)];
-        requests.extend(held.path.iter().map(|path| Request::delete(path, -1)));
-        let mut answers = life.link.ask(&requests).await?.into_iter();
-        let queue = queue(answers.next().unwrap_or(Err(Fault::Broken)))?;
-        let Some(at) = queue.position(ticket) else { return Ok(Left::Gone) };
+        let (queue, gone) = match &held.path {
+            Some(path) => {
+                let requests = [Request::children(&line, false), Request::delete(path, -1)];
+                let [list, gone] = two(life.link.ask(&requests).await?);
+                (queue(list)?, Some(gone))
+            }
+            None => (self.list_with(life, &line, held).await?, None),
+        };
+        let Some(at) = queue.place(ticket, held.path.as_deref()) else { return Ok(Left::Gone) };
         let left = if at < queue.admitted() { Left::Released } else { Left::Withdrawn };
-        let answer = match answers.next() {
-            Some(answer) => answer,
+        let gone = match gone {
+            Some(gone) => gone,
             None => {
                 // The creation was not answered, so the path has only now been seen.
                 let path = format!("{line}/{}", queue.0[at].node);
@@ -67,7 +71,7 @@ impl Zookeeper {
                 answers.pop().unwrap_or(Err(Fault::Broken))
             }
         };
-        Ok(if optional(answer)?.is_none() { Left::Gone } else { left })
+        Ok(if optional(gone)?.is_none() { Left::Gone } else { left })
     }
 
     /// The tickets whose nodes are there, unless others have removed them.
@@ -107,9 +111,13 @@ impl Zookeeper {
             };
             there.iter().filter(is_stray).map(|path| Request::delete(path, -1)).collect()
         };
-        if !strays.is_empty() {
-            // If it fails, the next renewal finds them again.
-            let _ = life.link.ask(&strays).await;
+        if strays.is_empty() {
+            return;
+        }
+        // If it fails, the next renewal finds them again. Most often they have only just been left.
+        let removed = life.link.ask(&strays).await.unwrap_or_default();
+        if removed.iter().any(Result::is_ok) {
+            life.state().version += 1;
         }
     }
 
@@ -125,14 +133,13 @@ impl Zookeeper {
     }
 
     async fn present(&self, life: &Life, known: &[(TicketId, String)]) -> StoreResult<Vec<String>> {
-        if known.is_empty() {
-            return Ok(Vec::new());
-        }
-        let requests: Vec<Request> = known.iter().map(|(_, path)| Request::exists(path)).collect();
         let mut there = Vec::new();
-        for ((_, path), answer) in known.iter().zip(life.link.ask(&requests).await?) {
-            if optional(answer)?.is_some() {
-                there.push(path.clone());
+        for some in known.chunks(PORTION) {
+            let requests: Vec<_> = some.iter().map(|(_, path)| Request::exists(path)).collect();
+            for ((_, path), answer) in some.iter().zip(life.link.ask(&requests).await?) {
+                if optional(answer)?.is_some() {
+                    there.push(path.clone());
+                }
             }
         }
         Ok(there)
@@ -171,7 +178,8 @@ impl Zookeeper {
         let queue = self.read_line(&line).await?;
         let Some(at) = queue.position(ticket) else { return Ok(false) };
         let path = format!("{line}/{}", queue.0[at].node);
-        let mut answers = self.common.ask(&[Request::delete(&path, -1)]).await?;
+        let answers = self.common.ask(&[Request::delete(&path, -1)]).await;
+        let mut answers = answers.map_err(not_the_callers)?;
         Ok(optional(answers.pop().unwrap_or(Err(Fault::Broken)))?.is_some())
     }
 }

@@ -15,14 +15,20 @@ use crate::{
     error::{Outcome, StoreError, Trouble},
     line::LINE_MAX,
     name::Name,
-    store::{Enter, Entered, Holder, Manner, Stand, StoreResult, Wait},
+    store::{Enter, Entered, Holder, Manner, Stand, StoreResult, Wait, together},
     ticket::{Place, TicketId},
 };
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 /// When to look again although nothing was heard. Nothing moves here without a write, and writes are
 /// watched.
 const RECHECK: Duration = Duration::from_secs(1);
+/// How many requests are sent at once for what can be many.
+pub(super) const PORTION: usize = 500;
 
 /// How a ticket was found.
 enum Found {
@@ -36,13 +42,10 @@ impl Zookeeper {
         let Place { session, name, ticket } = &ask.place;
         let life = self.lives.living(*session, self.now())?;
         let line = self.line(name)?;
-        if life.held(name, *ticket).is_some() {
-            let queue = self.list(&life, &line).await?;
-            match self.stand(&life, name, *ticket, queue).await? {
-                Stand::Granted { fence } => return Ok(Entered::Granted { fence }),
-                Stand::Waiting(wait) => return Ok(Entered::Queued(wait)),
-                Stand::Gone => {}
-            }
+        if let Some(held) = life.held(name, *ticket)
+            && let Some(entered) = self.again(&life, &ask, &line, &held).await?
+        {
+            return Ok(entered);
         }
         if life.state().closed.contains_key(ticket) {
             let what = "the ticket was closed before this request came";
@@ -56,6 +59,46 @@ impl Zookeeper {
         self.join(&life, &ask, &line).await
     }
 
+    /// The answer for a ticket that has come before; `None` if it is not there.
+    async fn again(
+        &self,
+        life: &Arc<Life>,
+        ask: &Enter,
+        line: &str,
+        held: &Held,
+    ) -> StoreResult<Option<Entered>> {
+        let Place { name, ticket, .. } = &ask.place;
+        let queue = self.list_with(life, line, held).await?;
+        let Some(at) = queue.place(*ticket, held.path.as_deref()) else {
+            if held.path.is_some() {
+                life.forget(*ticket);
+            }
+            return Ok(None);
+        };
+        let Some(fence) = self.adopt(life, name, held, *ticket, &queue, at).await? else {
+            return Ok(None);
+        };
+        let path = format!("{line}/{}", queue.0[at].node);
+        self.settle(life, ask, &path, fence, Ok(queue)).await.map(Some)
+    }
+
+    /// A line as it is for one of its tickets. A creation that was not answered may be on its way through
+    /// the servers: one who reads elsewhere must wait for it, or would create the ticket twice.
+    pub(super) async fn list_with(
+        &self,
+        life: &Life,
+        line: &str,
+        held: &Held,
+    ) -> StoreResult<Queue> {
+        if held.path.is_some() {
+            return self.list(life, line).await;
+        }
+        let requests = [Request::sync(line), Request::children(line, false)];
+        let [sync, list] = two(life.link.ask(&requests).await?);
+        sync.map_err(failure)?;
+        queue(list)
+    }
+
     /// Is there no room? A contender must not even for a moment stand in the line then.
     async fn busy(&self, life: &Life, ask: &Enter, line: &str) -> StoreResult<Option<Entered>> {
         let connection = life.link.connect().await?;
@@ -65,10 +108,11 @@ impl Zookeeper {
         let watch = listens && life.watch(connection, line, watcher);
         let [_, list] =
             two(life.link.ask(&[Request::sync(line), Request::children(line, watch)]).await?);
-        let queue = queue(list)?;
-        if watch && queue.0.is_empty() {
+        let queue = queue(list);
+        if watch && queue.as_ref().map_or(true, |queue| queue.0.is_empty()) {
             life.unwatch(line);
         }
+        let queue = queue?;
         agree(&queue, ask)?;
         let wait = |ahead| Wait { ahead, holder: None, recheck: RECHECK };
         Ok((!queue.fits(ask.mode)).then(|| Entered::Busy(wait(queue.0.len()))))
@@ -93,15 +137,16 @@ impl Zookeeper {
                 return Err(e);
             }
         };
-        // From here on the ticket is in the line: whatever fails now, it must not be taken for absent.
-        let stood = self.settle(life, ask, &path, fence, queue).await;
-        stood.map_err(|e| match life.held(name, *ticket) {
-            Some(_) => StoreError { outcome: Outcome::Unknown, ..e },
-            None => e,
-        })
+        if !life.placed(name, *ticket, &path, fence) {
+            // It was given up meanwhile, by somebody who could not see it yet. If this fails, the next
+            // renewal finds a node that nobody knows.
+            self.withdraw(life, *ticket, &path).await?;
+            return Err(unavailable("the ticket was given up while it came"));
+        }
+        self.settle(life, ask, &path, fence, queue).await
     }
 
-    /// How a ticket stands that has just come; one that must not stay is taken out again.
+    /// How a ticket stands that is in the line: whatever fails now, it must not be taken for absent.
     async fn settle(
         &self,
         life: &Arc<Life>,
@@ -111,16 +156,26 @@ impl Zookeeper {
         queue: StoreResult<Queue>,
     ) -> StoreResult<Entered> {
         let Place { name, ticket, .. } = &ask.place;
-        if !life.placed(name, *ticket, path, fence) {
-            // It was given up meanwhile, by somebody who could not see it yet.
-            life.begin(name, *ticket);
-            life.placed(name, *ticket, path, fence);
-            self.withdraw(life, *ticket, path).await?;
-            return Err(unavailable("the ticket was given up while it came"));
-        }
+        let settled = self.settle_in(life, ask, path, fence, queue).await;
+        settled.map_err(|e| match life.held(name, *ticket) {
+            Some(_) => StoreError { outcome: Outcome::Unknown, ..e },
+            None => e,
+        })
+    }
+
+    /// One that must not stay is taken out again.
+    async fn settle_in(
+        &self,
+        life: &Arc<Life>,
+        ask: &Enter,
+        path: &str,
+        fence: u64,
+        queue: StoreResult<Queue>,
+    ) -> StoreResult<Entered> {
+        let Place { name, ticket, .. } = &ask.place;
         let queue = queue?;
         let ended = || unavailable("the ticket was ended as soon as it came");
-        let Some(at) = queue.position(*ticket) else {
+        let Some(at) = queue.place(*ticket, Some(path)) else {
             life.forget(*ticket);
             return Err(ended());
         };
@@ -136,7 +191,11 @@ impl Zookeeper {
             }
             return Ok(Entered::Busy(Wait { ahead: at, holder: None, recheck: RECHECK }));
         }
-        match self.stand(life, name, *ticket, queue).await? {
+        if at < queue.admitted() {
+            life.change(*ticket, |held| held.granted = true);
+            return Ok(Entered::Granted { fence });
+        }
+        match self.stand(life, name, *ticket, queue, true).await? {
             Stand::Granted { fence } => Ok(Entered::Granted { fence }),
             Stand::Waiting(wait) => Ok(Entered::Queued(wait)),
             Stand::Gone => Err(ended()),
@@ -185,7 +244,11 @@ impl Zookeeper {
             }
             requests.clear();
             if matches!(made, Some(Err(Fault::Refused(Code::NO_NODE)))) {
-                requests.extend(Paths::above(line).map(folder));
+                if paths.is_raw() {
+                    requests.extend(Paths::above(line).map(folder));
+                } else {
+                    self.restore_root().await?;
+                }
             }
             requests.push(Request::create(line, b"", parent, rights));
             requests.extend_from_slice(&ticket);
@@ -207,46 +270,70 @@ impl Zookeeper {
         life: &Arc<Life>,
         tickets: Vec<(Name, TicketId)>,
     ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
-        let known = |(name, ticket): &&(Name, TicketId)| life.held(name, *ticket).is_some();
+        // What is known before the lines are listed: only of that a list can say that it is gone.
+        let known: Vec<Option<bool>> = tickets
+            .iter()
+            .map(|(name, ticket)| life.held(name, *ticket).map(|held| held.path.is_some()))
+            .collect();
         let mut lines: Vec<(Name, String)> = Vec::new();
-        for (name, _) in tickets.iter().filter(known) {
-            if !lines.iter().any(|(known, _)| known == name) {
+        let mut listed = HashSet::new();
+        for ((name, _), _) in tickets.iter().zip(&known).filter(|(_, known)| known.is_some()) {
+            if listed.insert(name) {
                 lines.push((name.clone(), self.line(name)?));
             }
         }
         let mut queues = HashMap::new();
-        if !lines.is_empty() {
+        for some in lines.chunks(PORTION) {
             let requests: Vec<Request> =
-                lines.iter().map(|(_, line)| Request::children(line, false)).collect();
+                some.iter().map(|(_, line)| Request::children(line, false)).collect();
             let answers = life.link.ask(&requests).await?;
-            for ((name, _), list) in lines.into_iter().zip(answers) {
-                queues.insert(name, queue(list)?);
+            for ((name, _), list) in some.iter().zip(answers) {
+                queues.insert(name.clone(), queue(list)?);
             }
         }
         let mut stands = Vec::with_capacity(tickets.len());
-        for (name, ticket) in tickets {
-            let stand = match queues.get(&name) {
-                Some(queue) => self.stand(life, &name, ticket, queue.clone()).await?,
-                None => Stand::Gone,
-            };
-            stands.push((name, ticket, stand));
+        let all: Vec<_> = tickets.into_iter().zip(known).collect();
+        for some in all.chunks(PORTION) {
+            let looks = some.iter().map(|((name, ticket), known)| {
+                self.stand_among(life, name, *ticket, queues.get(name), *known)
+            });
+            stands.extend(together::all(looks.collect::<Vec<_>>()).await);
         }
-        Ok(stands)
+        stands.into_iter().collect()
     }
 
-    /// How a ticket stands in this line. One that waits will be told when it should look again.
+    async fn stand_among(
+        &self,
+        life: &Arc<Life>,
+        name: &Name,
+        ticket: TicketId,
+        queue: Option<&Queue>,
+        known: Option<bool>,
+    ) -> StoreResult<(Name, TicketId, Stand)> {
+        let stand = match (queue, known) {
+            (Some(queue), Some(placed)) => {
+                self.stand(life, name, ticket, queue.clone(), placed).await?
+            }
+            _ => Stand::Gone,
+        };
+        Ok((name.clone(), ticket, stand))
+    }
+
+    /// How a ticket stands in this line. One that waits will be told when it should look again. `placed`
+    /// says whether its node was known when the line was listed.
     pub(super) async fn stand(
         &self,
         life: &Arc<Life>,
         name: &Name,
         ticket: TicketId,
         mut queue: Queue,
+        mut placed: bool,
     ) -> StoreResult<Stand> {
         for _ in 0..ATTEMPTS {
             let Some(held) = life.held(name, ticket) else { return Ok(Stand::Gone) };
-            let Some(at) = queue.position(ticket) else {
-                // One whose creation is under way may still come.
-                if held.path.is_some() {
+            let Some(at) = queue.place(ticket, held.path.as_deref()) else {
+                // One whose creation was under way may have come since.
+                if placed {
                     life.forget(ticket);
                 }
                 return Ok(Stand::Gone);
@@ -260,7 +347,7 @@ impl Zookeeper {
             }
             match self.attend(life, name, ticket, &queue, at).await? {
                 Found::Standing(stand) => return Ok(stand),
-                Found::Moved(moved) => queue = moved,
+                Found::Moved(moved) => (queue, placed) = (moved, true),
             }
         }
         Err(unavailable("the line moves faster than it can be read"))
@@ -325,18 +412,24 @@ impl Zookeeper {
         let requests = [look, Request::data(&own, true), Request::data(&head, false)];
         let mut answers = life.link.ask(&requests).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Err(Fault::Broken));
-        let (mut look, own_data, head) = (next(), optional(next())?, readable(next())?);
+        let (mut look, own_data, head) = (next(), optional(next()), readable(next()));
         if let (Err(Fault::Refused(Code::NO_AUTH)), Some(path)) = (&look, &obstacle) {
             // Others' nodes need not be readable; that they are there can always be seen.
             let mut answers = life.link.ask(&[Request::watch(path)]).await?;
             look = answers.pop().unwrap_or(Err(Fault::Broken));
         }
-        if own_data.is_none() {
+        let look = optional(look);
+        if look.is_err() || own_data.is_err() {
+            // Whoever comes next must ask again.
+            life.unwatch(watched);
+            life.unwatch(&own);
+        }
+        if own_data?.is_none() {
             life.unwatch(&own);
             life.forget(ticket);
             return Ok(Found::Standing(Stand::Gone));
         }
-        match (&obstacle, optional(look)?) {
+        match (&obstacle, look?) {
             (Some(_), Some(_)) => {}
             (Some(path), None) => {
                 life.unwatch(path);
@@ -351,7 +444,7 @@ impl Zookeeper {
             }
         }
         let seen =
-            head.map(|reply| reply.data().map_err(failure)).transpose()?.and_then(|(data, _)| {
+            head?.map(|reply| reply.data().map_err(failure)).transpose()?.and_then(|(data, _)| {
                 let Card { owner, note, .. } = Card::read(&data);
                 // When the one before it left is written nowhere.
                 Some(Holder { owner: owner?, note, held_for: None })

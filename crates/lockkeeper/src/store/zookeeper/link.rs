@@ -16,9 +16,10 @@ use crate::{
     store::StoreResult,
 };
 use std::{
+    io::ErrorKind,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -42,7 +43,9 @@ struct State {
     timeout_ms: i32,
     care: Care,
     session: Mutex<Session>,
-    connecting: tokio::sync::Mutex<()>,
+    /// How often connecting has failed, and why the last time.
+    connecting: tokio::sync::Mutex<String>,
+    failures: AtomicU64,
     made: AtomicU64,
     /// The number of the last connection that broke.
     broken: watch::Sender<u64>,
@@ -67,8 +70,8 @@ impl Link {
         patience: Duration,
         ear: Ear,
     ) -> Self {
-        let care =
-            Care { clock: Clock::system(), patience, ear, last_zxid: Arc::new(AtomicI64::new(0)) };
+        let last_zxid = Arc::clone(&plan.last_zxid);
+        let care = Care { clock: Clock::system(), patience, ear, last_zxid };
         Self(Arc::new(State {
             plan: Arc::clone(plan),
             lasting,
@@ -82,6 +85,7 @@ impl Link {
                 current: None,
             }),
             connecting: tokio::sync::Mutex::default(),
+            failures: AtomicU64::new(0),
             made: AtomicU64::new(0),
             broken: watch::Sender::default(),
         }))
@@ -155,7 +159,8 @@ impl Link {
         if let Some(present) = self.0.present()? {
             return Ok(present);
         }
-        let made = tokio::spawn(Arc::clone(&self.0).reconnect()).await;
+        let failures = self.0.failures.load(Ordering::SeqCst);
+        let made = tokio::spawn(Arc::clone(&self.0).reconnect(failures)).await;
         made.unwrap_or_else(|_| Err(unavailable("the runtime is shutting down")))
     }
 }
@@ -202,14 +207,20 @@ impl State {
         }
     }
 
-    /// The connection that somebody else has made meanwhile, or a new one.
-    async fn reconnect(self: Arc<Self>) -> StoreResult<(u64, Arc<Conn>)> {
-        let _one_at_a_time = self.connecting.lock().await;
-        if let Some(present) = self.present()? {
-            return Ok(present);
+    /// The connection that somebody else has made meanwhile, or a new one. `failures` is how often it had
+    /// failed when this was asked for: who has waited for an attempt that failed makes none of its own.
+    async fn reconnect(self: Arc<Self>, failures: u64) -> StoreResult<(u64, Arc<Conn>)> {
+        let mut why = self.connecting.lock().await;
+        if self.failures.load(Ordering::SeqCst) > failures {
+            self.present()?;
+            return Err(unavailable(why.clone()));
         }
         let mut last = unavailable("there is no server");
         for _ in 0..=self.plan.hosts.len() {
+            // Also between two servers: whoever is over must not say hello to the next one.
+            if let Some(present) = self.present()? {
+                return Ok(present);
+            }
             match self.connect_next().await {
                 Ok(Some(made)) => return Ok(made),
                 Ok(None) => {}
@@ -217,6 +228,8 @@ impl State {
                 Err(e) => return Err(e),
             }
         }
+        why.clone_from(&last.what);
+        self.failures.fetch_add(1, Ordering::SeqCst);
         Err(last)
     }
 
@@ -232,12 +245,22 @@ impl State {
         let met = tokio::time::timeout(self.care.patience, self.meet(at, &identity)).await;
         let (stream, greeted) = match met {
             Ok(Ok(met)) => met,
+            Ok(Err(e)) if e.kind() == ErrorKind::UnexpectedEof && self.has_seen_writes() => {
+                let what = "hangs up: perhaps it is behind what was seen here before, because it \
+                            lags, or for good because its data was removed or restored";
+                return Err(unavailable(format!("{host}:{port} {what}")).because(e));
+            }
             Ok(Err(e)) => return Err(unavailable(format!("{host}:{port}: {e}")).because(e)),
             Err(_) => return Err(unavailable(format!("{host}:{port} does not answer"))),
         };
         match greeted {
             Greeted::Welcome(welcome) => {
                 let mut session = self.session();
+                let known = session.identity.id == welcome.identity.id;
+                if known && welcome.timeout_ms < session.granted_ms {
+                    // From now on the servers keep the session for less than its owner relies on.
+                    session.over |= self.lasting == Lasting::WithItsSession;
+                }
                 (session.identity, session.granted_ms) = (welcome.identity, welcome.timeout_ms);
                 // The next one to try is this one, as long as it lives.
                 session.next = at;
@@ -260,12 +283,19 @@ impl State {
         }
     }
 
+    fn has_seen_writes(&self) -> bool {
+        self.care.last_zxid.load(Ordering::Relaxed) > 0
+    }
+
     async fn meet(
         &self,
         at: usize,
         identity: &Identity,
     ) -> std::io::Result<(Box<dyn Stream>, Greeted)> {
         let mut stream = self.plan.reach(at).await?;
+        if self.session().over {
+            return Err(ErrorKind::ConnectionAborted.into());
+        }
         let greeting = Greeting {
             identity,
             timeout_ms: self.timeout_ms,

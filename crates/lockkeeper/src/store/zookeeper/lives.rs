@@ -174,7 +174,8 @@ impl Life {
     /// has to be asked.
     pub(super) fn watch(&self, connection: u64, path: &str, watcher: Watcher) -> bool {
         let mut state = self.state();
-        if state.watched_over != connection {
+        // One who asks late still has the connection before this one in mind.
+        if state.watched_over < connection {
             state.watches.clear();
             state.watched_over = connection;
         }

@@ -31,7 +31,11 @@ mod link;
 mod lives;
 mod names;
 mod plan;
+#[cfg(test)]
+mod scripted;
 mod show;
+#[cfg(test)]
+mod tests;
 mod times;
 mod wire;
 
@@ -92,7 +96,8 @@ impl Zookeeper {
                         two could hold the same lock";
             return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what).into());
         }
-        let id = make_root(&common, &plan).await?;
+        let new = StoreId(rand::random());
+        let id = make_root(&common, &plan, new).await?;
         let shortest = shortest(&plan).await?;
         let servers = Servers { alone, shortest };
         let lives = Lives::default();
@@ -123,7 +128,24 @@ impl Zookeeper {
                 answers => return answers,
             }
         }
-        Err(StoreError { trouble: Trouble::Unavailable, ..last })
+        Err(not_the_callers(last))
+    }
+
+    /// Makes our folders again where somebody has removed them. Data that was made by others meanwhile
+    /// has another identity, and what this handle knows does not hold there.
+    async fn restore_root(&self) -> StoreResult<()> {
+        let found = make_root(&self.common, &self.plan, self.id).await.map_err(not_the_callers)?;
+        if found == self.id { Ok(()) } else { Err(other_data(self.plan.paths.root())) }
+    }
+
+    /// Whether the data is still that to which this handle was connected.
+    async fn same_data(&self, link: &Link) -> StoreResult<()> {
+        let root = self.plan.paths.root();
+        let mut answers = link.ask(&[Request::data(root, false)]).await?;
+        let reply = optional(answers.pop().unwrap_or(Err(Fault::Broken)))?;
+        let Some(reply) = reply else { return Ok(()) };
+        let found = identity(&reply.data().map_err(failure)?.0);
+        if found == Some(self.id) { Ok(()) } else { Err(other_data(root)) }
     }
 
     async fn open_new(&self, ask: Open) -> StoreResult<Terms> {
@@ -140,7 +162,7 @@ impl Zookeeper {
             })
         };
         let link = Link::new(&self.plan, Lasting::WithItsSession, timeout, patience, ear);
-        link.connect().await?;
+        self.same_data(&link).await?;
         let terms = self.servers.terms(ask.ttl, ask.lock_delay, link.granted())?;
         let life = Arc::new(Life::new(ask, terms, link, opened + terms.ttl));
         let _ = target.set(Arc::downgrade(&life));
@@ -157,13 +179,11 @@ impl Zookeeper {
         ];
         let answers = life.link.ask(&requests).await?;
         let [write, own] = two(answers);
-        // Refused is agreed upon as well: only without an answer it is not known whether it was.
-        if let Err(Fault::Broken) = write {
-            return Err(failure(Fault::Broken));
-        }
+        // What the check finds is told inside of a good answer. An answer that is not good comes from a
+        // server that has asked nobody.
+        write.map_err(failure)?;
         match own {
             Ok(reply) => self.compare(life, &known, &reply.names().map_err(failure)?).await,
-            Err(Fault::Broken) => return Err(failure(Fault::Broken)),
             Err(Fault::Refused(Code::UNIMPLEMENTED)) => self.compare_singly(life, &known).await?,
             Err(fault) => return Err(failure(fault)),
         }
@@ -191,10 +211,29 @@ fn optional(answer: Answer) -> StoreResult<Option<Reply>> {
     }
 }
 
-/// Makes the folders and the identity of the store, if they are not there yet.
-async fn make_root(common: &Link, plan: &Plan) -> StoreResult<StoreId> {
+/// That the session of what belongs to no session is over is nothing to those who asked.
+fn not_the_callers(e: StoreError) -> StoreError {
+    match e.trouble {
+        Trouble::SessionOver => StoreError { trouble: Trouble::Unavailable, ..e },
+        _ => e,
+    }
+}
+
+fn other_data(root: &str) -> StoreError {
+    let what = format!("{root} was removed and made anew by others; connect again");
+    StoreError::not_applied(KIND, Trouble::Misconfigured, what)
+}
+
+/// What the root's data says.
+fn identity(data: &[u8]) -> Option<StoreId> {
+    let id = u64::from_str_radix(std::str::from_utf8(data).ok()?, 16).ok()?;
+    Some(StoreId(id.to_be_bytes()))
+}
+
+/// Makes the folders and the identity of the store, if they are not there yet; says which it has.
+async fn make_root(common: &Link, plan: &Plan, new: StoreId) -> StoreResult<StoreId> {
     let (paths, rights) = (&plan.paths, plan.rights);
-    let id = format!("{:016x}", rand::random::<u64>());
+    let id = new.to_string();
     let folder = |path: &str| Request::create(path, b"", Kind::Persistent, rights);
     let root = paths.root();
     let mut requests: Vec<Request> = names::Paths::above(root).map(folder).collect();
@@ -207,12 +246,10 @@ async fn make_root(common: &Link, plan: &Plan) -> StoreResult<StoreId> {
         let (data, last) = (answers.next(), answers.next());
         if let (Some(Ok(data)), Some(Ok(_))) = (data, last) {
             let (data, _) = data.data().map_err(failure)?;
-            let id = std::str::from_utf8(&data).ok().and_then(|t| u64::from_str_radix(t, 16).ok());
-            let Some(id) = id else {
+            return identity(&data).ok_or_else(|| {
                 let what = format!("{root} is in use for something else; choose another prefix=");
-                return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
-            };
-            return Ok(StoreId(id.to_be_bytes()));
+                StoreError::not_applied(KIND, Trouble::Misconfigured, what)
+            });
         }
         if attempt < 2 {
             for answer in common.ask(&requests).await? {
@@ -285,10 +322,12 @@ impl Store for Zookeeper {
     }
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {
-        match self.lives.end(session, self.now()) {
-            Some(life) if life.state().expires > self.now() => life.link.close().await,
-            _ => Ok(()),
+        if let Ok(life) = self.lives.living(session, self.now()) {
+            // Known until this was answered, so that it can be repeated.
+            life.link.close().await?;
         }
+        self.lives.end(session, self.now());
+        Ok(())
     }
 
     async fn enter(&self, ask: Enter) -> StoreResult<Entered> {

@@ -58,7 +58,7 @@ impl Paths {
         &self.root
     }
 
-    fn is_raw(&self) -> bool {
+    pub(super) fn is_raw(&self) -> bool {
         self.dialect != Dialect::Own
     }
 
@@ -131,7 +131,7 @@ fn encoded(text: &str) -> String {
 /// What ZooKeeper takes for a path, without a slash at its end.
 fn is_path(path: &str) -> bool {
     let part = |part: &str| !part.is_empty() && part != "." && part != "..";
-    let character = |c: char| !matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}');
+    let character = |c: char| !matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..);
     path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(part))
         && path.chars().all(character)
 }
@@ -171,9 +171,7 @@ impl Spot {
             Some((number_of(number)?, *mode))
         };
         let (number, mode) =
-            MARKS.iter().find_map(marked).or_else(|| permits(node)).or_else(|| {
-                Some((number_of(node.get(node.len().checked_sub(10)?..)?)?, Mode::Exclusive))
-            })?;
+            MARKS.iter().find_map(marked).or_else(|| permits(node)).or_else(|| unmarked(node))?;
         Some(Self { node: node.to_owned(), id: id_of(node), mode, number })
     }
 }
@@ -183,6 +181,19 @@ fn number_of(text: &str) -> Option<i32> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let fits = text.len() >= 10 && digits.bytes().all(|b| b.is_ascii_digit());
     if fits { text.parse().ok() } else { None }
+}
+
+/// A number at the end of a name that says nothing else. A dash before ten digits may be a sign or end
+/// what precedes the number.
+fn unmarked(node: &str) -> Option<(i32, Mode)> {
+    let digits = node.len().checked_sub(10)?;
+    let positive = node.get(digits..).and_then(number_of);
+    let negative = || node.get(digits.checked_sub(1)?..).and_then(number_of);
+    let number = match positive {
+        Some(number) if !node[..digits].ends_with("--") => number,
+        _ => negative()?,
+    };
+    Some((number, Mode::Exclusive))
 }
 
 fn permits(node: &str) -> Option<(i32, Mode)> {
@@ -247,6 +258,14 @@ impl Queue {
         self.0.iter().position(|spot| spot.id == id)
     }
 
+    /// Where a ticket stands. Once its node is known, it is that node and no other: a creation whose
+    /// answer came late can have made another one under the same id.
+    pub(super) fn place(&self, id: TicketId, path: Option<&str>) -> Option<usize> {
+        let Some(path) = path else { return self.position(id) };
+        let node = path.rsplit('/').next();
+        self.0.iter().position(|spot| Some(spot.node.as_str()) == node)
+    }
+
     /// Whose going can let this waiting ticket go: in a plain line one other node, for a semaphore any.
     pub(super) fn obstacle(&self, at: usize) -> Option<&Spot> {
         let before = &self.0[..at];
@@ -299,6 +318,11 @@ mod tests {
         let strange = Spot::read("x-12345-0000000009").unwrap();
         assert_eq!((strange.mode, strange.number), (Mode::Exclusive, 9));
         assert_eq!(Some(strange.id), Spot::read("x-12345-0000000009").map(|spot| spot.id));
+        for (node, number) in
+            [("x-9--2147483648", i32::MIN), ("x-9--0000000001", -1), ("n-2147483648", i32::MIN)]
+        {
+            assert_eq!(Spot::read(node).map(|spot| spot.number), Some(number), "{node}");
+        }
         for node in ["leases", "locks", "", "lock-7", "é", "a-lock-00000000x7"] {
             assert_eq!(Spot::read(node), None, "{node}");
         }
@@ -337,7 +361,7 @@ mod tests {
         let line = |name: &str| raw.line(&Name::new(name).unwrap());
         assert_eq!(line("a/b").as_deref(), Some("/app/a/b"));
         assert_eq!(line("/a").as_deref(), Some("/app/a"));
-        for name in ["a/", "a//b", ".", "a/..", "/"] {
+        for name in ["a/", "a//b", ".", "a/..", "/", "\u{1f512}"] {
             assert_eq!(line(name), None, "{name}");
         }
         assert_eq!(raw.folder("a/b"), ("/app/a".to_owned(), "a/".to_owned()));

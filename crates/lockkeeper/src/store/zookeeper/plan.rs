@@ -13,7 +13,10 @@ use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
 };
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, atomic::AtomicI64},
+};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
@@ -30,6 +33,9 @@ pub(super) struct Plan {
     /// For the nodes that we make.
     pub(super) rights: Rights,
     pub(super) paths: Paths,
+    /// The highest number of a write that any connection has seen. Who is behind it is not talked to, or
+    /// fences could go back.
+    pub(super) last_zxid: Arc<AtomicI64>,
     tls: Option<TlsConnector>,
 }
 
@@ -60,6 +66,7 @@ impl Plan {
             rights: if credentials.is_some() { Rights::Creator } else { Rights::Everybody },
             credentials,
             paths: Paths::new(&authority.path, &prefix, dialect).map_err(Error::Url)?,
+            last_zxid: Arc::default(),
             tls,
         })
     }

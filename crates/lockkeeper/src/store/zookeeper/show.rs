@@ -29,7 +29,8 @@ impl Zookeeper {
     pub(super) async fn is_held(&self, claim: &Claim) -> StoreResult<bool> {
         let line = self.line(&claim.name)?;
         let proof = Request::all_or_nothing(&[Request::check(self.plan.paths.root())]);
-        let [_, list] = two(self.read_all(&[proof, Request::children(&line, false)]).await?);
+        let [proof, list] = two(self.read_all(&[proof, Request::children(&line, false)]).await?);
+        proof.map_err(failure)?;
         let queue = queue(list)?;
         let held = queue.position(claim.ticket).filter(|at| *at < queue.admitted());
         let Some(at) = held.filter(|at| queue.0[*at].mode == claim.mode) else { return Ok(false) };

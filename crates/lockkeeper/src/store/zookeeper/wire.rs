@@ -247,31 +247,31 @@ fn frame(fill: impl FnOnce(&mut Bytes)) -> Vec<u8> {
 }
 
 #[derive(Default)]
-struct Bytes(Vec<u8>);
+pub(super) struct Bytes(pub(super) Vec<u8>);
 
 impl Bytes {
-    fn int(&mut self, n: i32) -> &mut Self {
+    pub(super) fn int(&mut self, n: i32) -> &mut Self {
         self.0.extend_from_slice(&n.to_be_bytes());
         self
     }
 
-    fn long(&mut self, n: i64) -> &mut Self {
+    pub(super) fn long(&mut self, n: i64) -> &mut Self {
         self.0.extend_from_slice(&n.to_be_bytes());
         self
     }
 
-    fn flag(&mut self, on: bool) -> &mut Self {
+    pub(super) fn flag(&mut self, on: bool) -> &mut Self {
         self.0.push(on.into());
         self
     }
 
-    fn buffer(&mut self, bytes: &[u8]) -> &mut Self {
+    pub(super) fn buffer(&mut self, bytes: &[u8]) -> &mut Self {
         self.int(i32::try_from(bytes.len()).expect("buffers are bounded"));
         self.0.extend_from_slice(bytes);
         self
     }
 
-    fn text(&mut self, text: &str) -> &mut Self {
+    pub(super) fn text(&mut self, text: &str) -> &mut Self {
         self.buffer(text.as_bytes())
     }
 }
