@@ -8,6 +8,7 @@
 | `try NAME` | `granted` or `busy` |
 | `release` | `released` |
 | `count NAME PATH TIMES` | `counted` after so many rounds of take, read, write, release |
+| `remove PATH` | `removed`, with all that is below it |
 | `contenders NAME` | `contenders` and the identifiers of those it sees in the line |
 
 STYLE is `kazoo` for kazoo's own names, with ours told to it as a further pattern, or `curator` for
@@ -47,6 +48,10 @@ class Taker(taker.Taker):
         for _ in range(int(times)):
             self._change(name, path, lambda number: str(int(number) + 1))
         return "counted"
+
+    def remove(self, path):
+        self.client.delete(path, recursive=True)
+        return "removed"
 
     def contenders(self, name):
         return "contenders " + " ".join(self.lock(name).contenders())

@@ -6,14 +6,52 @@ use nix::{
     unistd::Pid,
 };
 use std::{
+    future::poll_fn,
     path::Path,
     process::{ExitStatus, Stdio},
+    task::Poll,
     time::Duration,
 };
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
 };
+
+/// Processes with so many waiters each, all for one lock.
+pub async fn crowd(
+    program: &Path,
+    url: &str,
+    name: &str,
+    processes: usize,
+    each: usize,
+) -> Vec<Taker> {
+    let mut crowd = Vec::new();
+    for _ in 0..processes {
+        let mut taker = Taker::at(program, url, Duration::from_secs(60), Duration::ZERO).await;
+        taker.tell(&format!("crowd {name} {each}")).await;
+        crowd.push(taker);
+    }
+    crowd
+}
+
+/// Waits until a lock is granted in any of these processes; says in which.
+pub async fn granted_in(crowd: &mut [Taker]) -> usize {
+    loop {
+        let mut lines: Vec<_> = crowd.iter_mut().map(|taker| Box::pin(taker.line())).collect();
+        let line = poll_fn(|cx| {
+            for (at, line) in lines.iter_mut().enumerate() {
+                if let Poll::Ready(line) = line.as_mut().poll(cx) {
+                    return Poll::Ready((at, line));
+                }
+            }
+            Poll::Pending
+        });
+        match line.await {
+            (at, line) if line.starts_with("granted") => return at,
+            (_, line) => assert_eq!(line, "released"),
+        }
+    }
+}
 
 /// A running taker. Dropping it kills it.
 #[derive(Debug)]

@@ -46,6 +46,7 @@ fn main() -> ExitCode {
         a_killed_one_of_theirs_gives_way_to_ours,
         a_killed_one_of_ours_gives_way_to_theirs,
         theirs_can_be_seen_and_evicted,
+        what_was_removed_by_hand_is_made_again,
     ];
     trials::main(missing.as_ref(), tests)
 }
@@ -212,5 +213,28 @@ async fn theirs_can_be_seen_and_evicted(c: &Company) -> Result<()> {
     theirs.tell(&c.words("contenders")).await;
     assert!(theirs.expect("contenders").await.contains("lockkeeper"), "they see ours");
     guard.release().await?;
+    Ok(())
+}
+
+/// The folders of our own names, with the identity of the data.
+async fn what_was_removed_by_hand_is_made_again(c: &Company) -> Result<()> {
+    let prefix = format!("of-{:016x}", rand::random::<u64>());
+    let url = format!("zookeeper://{}?prefix={prefix}", c.hosts);
+    let (keeper, mut theirs) = (Keeper::connect(&url).await?, c.theirs().await);
+    keeper.lock("a").await?.release().await?;
+    theirs.tell(&format!("remove /{prefix}")).await;
+    theirs.expect("removed").await;
+    let guard = keeper.lock("a").await?;
+    guard.write(b"value".to_vec()).await?;
+    let other = Keeper::connect(&url).await?;
+    assert!(other.lock("a").try_now().await?.is_none(), "it is the same line");
+    assert!(other.check(&guard.sequencer()).await?, "and the same data");
+    // Made anew by others it is other data, and what was before does not hold there.
+    theirs.tell(&format!("remove /{prefix}")).await;
+    theirs.expect("removed").await;
+    let anew = Keeper::connect(&url).await?;
+    let _guard = anew.lock("a").await?;
+    let late = Keeper::builder().ttl(LONG).connect(&url).await?;
+    assert!(!late.check(&guard.sequencer()).await.unwrap_or(false));
     Ok(())
 }

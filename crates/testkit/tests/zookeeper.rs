@@ -6,10 +6,12 @@ use servers::{Running, Way, ZOOKEEPER};
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
+    path::Path,
     time::Duration,
 };
 use testkit::{
     live::start,
+    taker::{crowd, granted_in},
     world::{eventually, length, soon, tickets, until_length},
 };
 use tokio::task::JoinHandle;
@@ -24,15 +26,30 @@ async fn keeper(server: &Running) -> Keeper {
     keeper_at(server.url(), TTL).await
 }
 
-/// Packets that the server has received so far, from all clients.
-fn packets(server: &Running) -> u64 {
+/// What the server says of itself, beside its protocol.
+fn told(server: &Running, word: &str, field: &str) -> u64 {
     let mut stream =
         TcpStream::connect((Ipv4Addr::LOCALHOST, server.ports()[0])).expect("a connection");
-    stream.write_all(b"srvr").expect("sent");
+    stream.write_all(word.as_bytes()).expect("sent");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("an answer");
-    let received = text.lines().find_map(|line| line.strip_prefix("Received: "));
-    received.expect("a field").trim().parse().expect("a number")
+    let value = text.lines().find_map(|line| line.strip_prefix(field));
+    value.expect("a field").trim().parse().expect("a number")
+}
+
+/// Packets that the server has received so far, from all clients.
+fn packets(server: &Running) -> u64 {
+    told(server, "srvr", "Received: ")
+}
+
+/// How many watches there are now.
+fn watches(server: &Running) -> u64 {
+    told(server, "mntr", "zk_watch_count\t")
+}
+
+/// How often somebody was told so far that a node has gone.
+fn wake_ups(server: &Running) -> u64 {
+    told(server, "mntr", "zk_sum_node_deleted_watch_count\t")
 }
 
 /// What the counting itself costs, at the quietest of several times.
@@ -110,21 +127,122 @@ async fn a_hand_over_wakes_one_waiter_which_reads_once() {
     }
 }
 
+/// A number that people can make greater than a run of all tests allows.
+fn number(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).map_or(usual, |n| n.parse().expect("a number"))
+}
+
+/// In how many processes a crowd waits.
+const PROCESSES: usize = 8;
+
+/// Polls cannot be told from what a wake-up causes, but the server counts whom it tells.
+/// `LOCKKEEPER_WAITERS=800` makes the crowd as great as one likes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_locks_are_one_renewal_of_two_packets() {
+async fn a_release_wakes_one_of_all_who_wait_in_many_processes() {
     let Some(server) = start(ZOOKEEPER) else { return };
-    let keeper = keeper(&server).await;
+    let (each, holder) = (number("LOCKKEEPER_WAITERS", 64) / PROCESSES, keeper(&server).await);
+    let mut held = Some(holder.lock("a").await.expect("free"));
+    let program = Path::new(env!("CARGO_BIN_EXE_taker"));
+    let mut crowd = crowd(program, server.url(), "a", PROCESSES, each).await;
+    let waiters = PROCESSES * each;
+    for some in 1..=10 {
+        let many = waiters * some / 10;
+        let stand = async || length(holder.store(), "a").await > many;
+        eventually("they stand in line", stand).await;
+    }
+    // Each of them watches the one before it, and itself.
+    let all = 2 * u64::try_from(waiters).expect("not so many");
+    eventually("they watch", async || watches(&server) == all).await;
+    let (mut before, mut at) = (wake_ups(&server), 0);
+    for turn in 0..5 {
+        match held.take() {
+            Some(guard) => guard.release().await.expect("released"),
+            None => crowd[at].tell("release").await,
+        }
+        at = soon("the next grant", granted_in(&mut crowd)).await;
+        // Whoever had to wait for the lock has watched its own node, too.
+        let own = u64::from(turn > 0);
+        assert_eq!(wake_ups(&server) - before, 1 + own, "turn {turn}, {waiters} waiters");
+        before = wake_ups(&server);
+    }
+}
+
+/// `LOCKKEEPER_LOCKS=10000` makes it as many as one likes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_locks_are_a_renewal_of_two_packets_for_a_few_sessions() {
+    let Some(server) = start(ZOOKEEPER) else { return };
+    let (keeper, locks) = (keeper(&server).await, number("LOCKKEEPER_LOCKS", 1_000));
     let mut guards = Vec::new();
-    for i in 0..1_000 {
+    for i in 0..locks {
         guards.push(keeper.lock(format!("name {i}")).await.expect("free"));
     }
     let renew = async || {
         guards[0].extend(Duration::from_secs(1)).await.expect("renewed");
     };
     renew().await;
-    assert_eq!(cost(&server, renew).await, 2);
+    let cost = cost(&server, renew).await;
+    let most = 2 * locks.div_ceil(1_000);
+    assert!(cost <= u64::try_from(most).expect("few"), "{cost} packets for {locks} locks");
     assert!(guards.iter().all(Guard::is_held));
     keeper.close().await;
+}
+
+/// What ends with a ZooKeeper session is one write, and what is longer than a megabyte no server can
+/// read back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_names_are_spread_over_several_sessions() {
+    let Some(server) = start(ZOOKEEPER) else { return };
+    let (keeper, witness) = (keeper(&server).await, keeper_at(server.url(), TTL).await);
+    let sessions = || told(&server, "mntr", "zk_num_alive_connections\t");
+    keeper.lock("first").await.expect("free").release().await.expect("released");
+    let before = sessions();
+    let name = |i: usize| format!("{i:03}{}", "/".repeat(509));
+    let mut guards = Vec::new();
+    for i in 0..500 {
+        guards.push(keeper.lock(name(i)).await.expect("free"));
+    }
+    assert_eq!(sessions() - before, 2, "of 238 such names each");
+    let renew = async || {
+        guards[0].extend(Duration::from_secs(1)).await.expect("renewed");
+    };
+    renew().await;
+    assert_eq!(cost(&server, renew).await, 6);
+    // Somebody waits in each of them, and is woken.
+    for at in [499, 250, 0] {
+        let next = tokio::spawn(witness.lock(name(at)).into_future());
+        until_length(witness.store(), &name(at), 2).await;
+        guards.remove(at).release().await.expect("released");
+        let next = soon("its turn", next).await.expect("no panic").expect("granted");
+        let again = tokio::spawn(keeper.lock(name(at)).into_future());
+        until_length(witness.store(), &name(at), 2).await;
+        next.release().await.expect("released");
+        guards.push(soon("the last turn", again).await.expect("no panic").expect("granted"));
+    }
+    assert!(guards.iter().all(Guard::is_held));
+    keeper.close().await;
+    assert_eq!(tickets(witness.store()).await, 0);
+}
+
+/// Its numbers begin anew, so what it says could be taken for older than it is. A lock is as little to
+/// be had there as anything else, until the program is started again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_has_lost_its_data_is_not_talked_to() {
+    let Some(mut server) = start(ZOOKEEPER) else { return };
+    let keeper = keeper_at(server.url(), Duration::from_secs(2)).await;
+    let held = keeper.lock("a").await.expect("free");
+    tokio::task::block_in_place(|| {
+        server.kill().expect("killed");
+        std::fs::remove_dir_all(server.folder().join("zookeeper/data/version-2")).expect("removed");
+        server.restart().expect("restarted");
+    });
+    soon("the loss", held.lost()).await;
+    let behind = |e: lockkeeper::Error| {
+        assert!(format!("{e:?}").contains("behind what was seen"), "{e:?}");
+    };
+    behind(keeper.lock("a").wait(Duration::from_secs(1)).await.expect_err("no lock"));
+    behind(keeper.check(&held.sequencer()).await.expect_err("no answer"));
+    let again = keeper_at(server.url(), TTL).await;
+    again.lock("a").await.expect("free").release().await.expect("released");
 }
 
 /// What is made with credentials is for those who have them.

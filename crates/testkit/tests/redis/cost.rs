@@ -2,10 +2,9 @@
 
 use crate::support::{Witness, keeper, keeper_for, start};
 use lockkeeper::Guard;
-use servers::Running;
-use std::{future::poll_fn, path::Path, task::Poll, time::Duration};
+use std::{path::Path, time::Duration};
 use testkit::{
-    taker::Taker,
+    taker::{crowd, granted_in},
     world::{eventually, soon},
 };
 
@@ -36,6 +35,9 @@ async fn an_uncontended_lock_and_its_release_are_two_commands() {
     keeper.close().await;
 }
 
+/// In how many processes a crowd waits.
+const PROCESSES: usize = 8;
+
 /// However many wait, the one whose turn it is learns of it by one message, and nobody else stirs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_over_is_one_script_and_one_message() {
@@ -44,7 +46,8 @@ async fn a_hand_over_is_one_script_and_one_message() {
     for waiters in [8, 80, 800] {
         let name = format!("with-{waiters}");
         let mut held = Some(holder.lock(&name).await.expect("free"));
-        let mut crowd = crowd(&server, &name, waiters / PROCESSES).await;
+        let program = Path::new(env!("CARGO_BIN_EXE_taker"));
+        let mut crowd = crowd(program, server.url(), &name, PROCESSES, waiters / PROCESSES).await;
         let ahead = async || holder.look_at(&name).await.ok().flatten().map(|l| l.tickets.len());
         for some in 1..=waiters.min(40) {
             let many = waiters * some / waiters.min(40);
@@ -57,47 +60,12 @@ async fn a_hand_over_is_one_script_and_one_message() {
                 Some(guard) => guard.release().await.expect("released"),
                 None => crowd[at].tell("release").await,
             }
-            at = soon("the next grant", granted(&mut crowd)).await;
+            at = soon("the next grant", granted_in(&mut crowd)).await;
             least = least.min(witness.scripts_and_messages().await);
         }
         assert_eq!(least, (1, 1), "scripts and messages with {waiters} waiters");
     }
     holder.close().await;
-}
-
-/// In how many processes a crowd waits.
-const PROCESSES: usize = 8;
-
-/// Processes with so many waiters each.
-async fn crowd(server: &Running, name: &str, each: usize) -> Vec<Taker> {
-    let program = Path::new(env!("CARGO_BIN_EXE_taker"));
-    let mut crowd = Vec::new();
-    for _ in 0..PROCESSES {
-        let ttl = Duration::from_secs(60);
-        let mut taker = Taker::at(program, server.url(), ttl, Duration::ZERO).await;
-        taker.tell(&format!("crowd {name} {each}")).await;
-        crowd.push(taker);
-    }
-    crowd
-}
-
-/// Waits until the lock is granted in any process; says in which.
-async fn granted(crowd: &mut [Taker]) -> usize {
-    loop {
-        let mut lines: Vec<_> = crowd.iter_mut().map(|taker| Box::pin(taker.line())).collect();
-        let line = poll_fn(|cx| {
-            for (at, line) in lines.iter_mut().enumerate() {
-                if let Poll::Ready(line) = line.as_mut().poll(cx) {
-                    return Poll::Ready((at, line));
-                }
-            }
-            Poll::Pending
-        });
-        match line.await {
-            (at, line) if line.starts_with("granted") => return at,
-            (_, line) => assert_eq!(line, "released"),
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

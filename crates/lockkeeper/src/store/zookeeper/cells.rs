@@ -35,7 +35,8 @@ impl Zookeeper {
     /// The ticket, if its session holds it.
     async fn grant(&self, place: &Place) -> StoreResult<Option<Grant>> {
         let Place { session, name, ticket } = place;
-        let Ok(life) = self.lives.living(*session, self.now()) else { return Ok(None) };
+        let Ok(session) = self.lives.living(*session, self.now()) else { return Ok(None) };
+        let Some(life) = session.of(*ticket) else { return Ok(None) };
         let Some(mut held) = life.held(name, *ticket) else { return Ok(None) };
         if !held.granted {
             let queue = self.list_with(&life, &self.line(name)?, &held).await?;

@@ -22,10 +22,11 @@ impl Zookeeper {
     pub(super) async fn leave_line(&self, ask: Leave) -> StoreResult<Left> {
         let Place { session, name, ticket } = &ask.place;
         // Past its deadline nothing is sent for a session, or its lock-delay would be cut short.
-        let Ok(life) = self.lives.living(*session, self.now()) else { return Ok(Left::Gone) };
+        let Ok(session) = self.lives.living(*session, self.now()) else { return Ok(Left::Gone) };
         if ask.stray {
-            life.state().closed.insert(*ticket, self.now() + STRAY_MAX);
+            session.first().state().closed.insert(*ticket, self.now() + STRAY_MAX);
         }
+        let Some(life) = session.of(*ticket) else { return Ok(Left::Gone) };
         let Some(held) = life.held(name, *ticket) else { return Ok(Left::Gone) };
         life.change(*ticket, |held| held.leaving = true);
         match self.take_out(&life, name, *ticket, &held).await {
@@ -95,7 +96,7 @@ impl Zookeeper {
             for (ticket, path) in known.iter().filter(|(_, path)| !there.contains(path.as_str())) {
                 let is_it = |held: &&Held| held.path.as_ref() == Some(path) && !held.leaving;
                 if state.tickets.get(ticket).filter(is_it).is_some() {
-                    state.tickets.remove(ticket);
+                    state.remove(*ticket);
                     state.version += 1;
                 }
             }

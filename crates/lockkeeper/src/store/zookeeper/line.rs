@@ -40,14 +40,18 @@ enum Found {
 impl Zookeeper {
     pub(super) async fn enter_line(&self, ask: Enter) -> StoreResult<Entered> {
         let Place { session, name, ticket } = &ask.place;
-        let life = self.lives.living(*session, self.now())?;
+        let session = self.lives.living(*session, self.now())?;
         let line = self.line(name)?;
+        let life = match session.of(*ticket).or_else(|| session.roomy(&line)) {
+            Some(life) => life,
+            None => self.another_life(&session, &line).await?,
+        };
         if let Some(held) = life.held(name, *ticket)
             && let Some(entered) = self.again(&life, &ask, &line, &held).await?
         {
             return Ok(entered);
         }
-        if life.state().closed.contains_key(ticket) {
+        if session.first().state().closed.contains_key(ticket) {
             let what = "the ticket was closed before this request came";
             return Err(StoreError::not_applied(KIND, Trouble::TicketClosed, what));
         }
@@ -59,7 +63,8 @@ impl Zookeeper {
         self.join(&life, &ask, &line).await
     }
 
-    /// The answer for a ticket that has come before; `None` if it is not there.
+    /// The answer for a ticket that has come before; `None` if it is not there. One of which it is not
+    /// known whether it may stay is asked what a new one is asked.
     async fn again(
         &self,
         life: &Arc<Life>,
@@ -69,17 +74,21 @@ impl Zookeeper {
     ) -> StoreResult<Option<Entered>> {
         let Place { name, ticket, .. } = &ask.place;
         let queue = self.list_with(life, line, held).await?;
+        if held.accepted {
+            let stand = self.stand(life, name, *ticket, queue, true).await?;
+            return Ok(entered(stand));
+        }
         let Some(at) = queue.place(*ticket, held.path.as_deref()) else {
             if held.path.is_some() {
                 life.forget(*ticket);
             }
             return Ok(None);
         };
-        let Some(fence) = self.adopt(life, name, held, *ticket, &queue, at).await? else {
+        if self.adopt(life, name, held, *ticket, &queue, at).await?.is_none() {
             return Ok(None);
-        };
+        }
         let path = format!("{line}/{}", queue.0[at].node);
-        self.settle(life, ask, &path, fence, Ok(queue)).await.map(Some)
+        self.settle(life, ask, &path, Ok(queue)).await.map(Some)
     }
 
     /// A line as it is for one of its tickets. A creation that was not answered may be on its way through
@@ -126,7 +135,7 @@ impl Zookeeper {
     /// Puts a ticket at the end of the line, and says how it stands there.
     async fn join(&self, life: &Arc<Life>, ask: &Enter, line: &str) -> StoreResult<Entered> {
         let Place { name, ticket, .. } = &ask.place;
-        life.begin(name, *ticket);
+        life.begin(name, line, *ticket);
         let (path, fence, queue) = match self.create(life, ask, line).await {
             Ok(created) => created,
             Err(e) => {
@@ -143,7 +152,7 @@ impl Zookeeper {
             self.withdraw(life, *ticket, &path).await?;
             return Err(unavailable("the ticket was given up while it came"));
         }
-        self.settle(life, ask, &path, fence, queue).await
+        self.settle(life, ask, &path, queue).await
     }
 
     /// How a ticket stands that is in the line: whatever fails now, it must not be taken for absent.
@@ -152,11 +161,10 @@ impl Zookeeper {
         life: &Arc<Life>,
         ask: &Enter,
         path: &str,
-        fence: u64,
         queue: StoreResult<Queue>,
     ) -> StoreResult<Entered> {
         let Place { name, ticket, .. } = &ask.place;
-        let settled = self.settle_in(life, ask, path, fence, queue).await;
+        let settled = self.settle_in(life, ask, path, queue).await;
         settled.map_err(|e| match life.held(name, *ticket) {
             Some(_) => StoreError { outcome: Outcome::Unknown, ..e },
             None => e,
@@ -169,7 +177,6 @@ impl Zookeeper {
         life: &Arc<Life>,
         ask: &Enter,
         path: &str,
-        fence: u64,
         queue: StoreResult<Queue>,
     ) -> StoreResult<Entered> {
         let Place { name, ticket, .. } = &ask.place;
@@ -191,15 +198,9 @@ impl Zookeeper {
             }
             return Ok(Entered::Busy(Wait { ahead: at, holder: None, recheck: RECHECK }));
         }
-        if at < queue.admitted() {
-            life.change(*ticket, |held| held.granted = true);
-            return Ok(Entered::Granted { fence });
-        }
-        match self.stand(life, name, *ticket, queue, true).await? {
-            Stand::Granted { fence } => Ok(Entered::Granted { fence }),
-            Stand::Waiting(wait) => Ok(Entered::Queued(wait)),
-            Stand::Gone => Err(ended()),
-        }
+        life.change(*ticket, |held| held.accepted = true);
+        let stand = self.stand(life, name, *ticket, queue, true).await?;
+        entered(stand).ok_or_else(ended)
     }
 
     /// Makes the node and lists the line behind it, both in one round trip if the line has a node.
@@ -456,6 +457,15 @@ impl Zookeeper {
     /// How long ago that was on the server's wall clock, if it agrees with ours. For people only.
     pub(super) fn ago(&self, ms: u64) -> Duration {
         Duration::from_millis((self.clock.wall_micros() / 1_000).saturating_sub(ms))
+    }
+}
+
+/// The answer to an enter; `None` if the ticket is not there.
+fn entered(stand: Stand) -> Option<Entered> {
+    match stand {
+        Stand::Granted { fence } => Some(Entered::Granted { fence }),
+        Stand::Waiting(wait) => Some(Entered::Queued(wait)),
+        Stand::Gone => None,
     }
 }
 

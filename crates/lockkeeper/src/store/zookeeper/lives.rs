@@ -1,7 +1,11 @@
-//! What this handle knows of its sessions. One session here is one ZooKeeper session, for ever: a
-//! ticket is never carried over to another, so a node found under a ticket's id is its own.
+//! What this handle knows of its sessions.
+//!
+//! A session is one ZooKeeper session, and further ones when its tickets have become many: what ends
+//! with a ZooKeeper session is written down as one, and a server cannot read that if it is too long.
+//! They live and end together. A ticket is never carried over to another, so a node found under a
+//! ticket's id is its own.
 
-use super::link::Link;
+use super::link::{Link, over};
 use crate::{
     clock::Moment,
     name::Name,
@@ -12,13 +16,14 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+use tokio::sync::Notify;
 
 #[derive(Default)]
 pub(super) struct Lives(Mutex<Book>);
 
 #[derive(Default)]
 struct Book {
-    lives: HashMap<SessionId, Arc<Life>>,
+    sessions: HashMap<SessionId, Arc<Session>>,
     /// Sessions that are over, and until when late copies of their requests can come.
     over: HashMap<SessionId, Moment>,
 }
@@ -29,9 +34,9 @@ impl Lives {
     }
 
     /// A session that is known and not over.
-    pub(super) fn living(&self, session: SessionId, now: Moment) -> StoreResult<Arc<Life>> {
-        let life = self.book().lives.get(&session).cloned();
-        life.filter(|life| life.state().expires > now).ok_or_else(super::link::over)
+    pub(super) fn living(&self, session: SessionId, now: Moment) -> StoreResult<Arc<Session>> {
+        let session = self.book().sessions.get(&session).cloned();
+        session.filter(|session| session.expires() > now).ok_or_else(over)
     }
 
     /// A session that was opened before: its terms, or that it is over.
@@ -39,7 +44,7 @@ impl Lives {
         let known = {
             let mut book = self.book();
             book.over.retain(|_, until| *until > now);
-            book.over.contains_key(&session) || book.lives.contains_key(&session)
+            book.over.contains_key(&session) || book.sessions.contains_key(&session)
         };
         if !known {
             return Ok(None);
@@ -51,26 +56,119 @@ impl Lives {
     pub(super) fn add(&self, life: Arc<Life>, now: Moment) -> Terms {
         let mut book = self.book();
         // Nobody renews these any more, and nobody asks.
-        book.lives.retain(|_, life| life.state().expires + STRAY_MAX > now);
-        book.lives.entry(life.ask.session).or_insert(life).terms
+        book.sessions.retain(|_, session| session.expires() + STRAY_MAX > now);
+        let session = book.sessions.entry(life.ask.session);
+        session.or_insert_with(|| Arc::new(Session::new(life))).terms
     }
 
     /// Ends a session for ever, as far as this handle is concerned.
-    pub(super) fn end(&self, session: SessionId, now: Moment) -> Option<Arc<Life>> {
+    pub(super) fn end(&self, session: SessionId, now: Moment) {
         let mut book = self.book();
-        let life = book.lives.remove(&session)?;
-        book.over.insert(session, now + STRAY_MAX);
-        Some(life)
+        if book.sessions.remove(&session).is_some() {
+            book.over.insert(session, now + STRAY_MAX);
+        }
     }
 
     /// The path of a ticket of one of these sessions.
     pub(super) fn path(&self, ticket: TicketId) -> Option<String> {
-        let lives: Vec<Arc<Life>> = self.book().lives.values().cloned().collect();
-        lives.iter().find_map(|life| life.state().tickets.get(&ticket)?.path.clone())
+        let sessions: Vec<Arc<Session>> = self.book().sessions.values().cloned().collect();
+        let life = sessions.iter().find_map(|session| session.of(ticket))?;
+        life.state().tickets.get(&ticket)?.path.clone()
     }
 }
 
-/// A session.
+/// A session, which is all of its lives together.
+pub(super) struct Session {
+    pub(super) ask: Open,
+    pub(super) terms: Terms,
+    lives: Mutex<Alive>,
+    /// One at a time makes another life.
+    pub(super) growing: tokio::sync::Mutex<()>,
+    /// There is another life.
+    pub(super) grown: Notify,
+}
+
+struct Alive {
+    /// Never empty.
+    all: Vec<Arc<Life>>,
+    /// When the last renewal began.
+    renewing: Option<Moment>,
+}
+
+impl Session {
+    fn new(first: Arc<Life>) -> Self {
+        let (ask, terms) = (first.ask.clone(), first.terms);
+        let lives = Mutex::new(Alive { all: vec![first], renewing: None });
+        Self { ask, terms, lives, growing: tokio::sync::Mutex::default(), grown: Notify::new() }
+    }
+
+    fn alive(&self) -> MutexGuard<'_, Alive> {
+        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Life>> {
+        self.alive().all.clone()
+    }
+
+    /// The one that keeps what concerns all.
+    pub(super) fn first(&self) -> Arc<Life> {
+        Arc::clone(&self.alive().all[0])
+    }
+
+    /// The one that has this ticket.
+    pub(super) fn of(&self, ticket: TicketId) -> Option<Arc<Life>> {
+        let alive = self.alive();
+        alive.all.iter().find(|life| life.state().tickets.contains_key(&ticket)).cloned()
+    }
+
+    /// One that can take a ticket in this line.
+    pub(super) fn roomy(&self, line: &str) -> Option<Arc<Life>> {
+        let fits = |life: &&Arc<Life>| life.state().load + load(line) <= LOAD_MAX;
+        self.alive().all.iter().find(fits).cloned()
+    }
+
+    /// All that have to be renewed in a renewal that begins now.
+    pub(super) fn renewing(&self, now: Moment) -> Vec<Arc<Life>> {
+        let mut alive = self.alive();
+        alive.renewing = Some(now);
+        alive.all.clone()
+    }
+
+    /// Adds a life that was begun at that moment. Says whether a renewal that began since then does not
+    /// know of it: who believes in that renewal believes for longer than this life is good for.
+    pub(super) fn add(&self, life: &Arc<Life>, begun: Moment) -> bool {
+        let sink = self.first().state().sink.clone();
+        life.state().sink = sink;
+        let mut alive = self.alive();
+        alive.all.push(Arc::clone(life));
+        self.grown.notify_one();
+        alive.renewing.is_some_and(|renewing| renewing >= begun)
+    }
+
+    /// Takes out a life that was added in vain.
+    pub(super) fn remove(&self, life: &Arc<Life>) {
+        self.alive().all.retain(|other| !Arc::ptr_eq(other, life));
+    }
+
+    /// It is over as soon as one of its lives is.
+    pub(super) fn expires(&self) -> Moment {
+        let alive = self.alive();
+        alive.all.iter().map(|life| life.state().expires).min().unwrap_or(Moment::NEVER)
+    }
+}
+
+/// How much the tickets of one ZooKeeper session may weigh: well below the megabyte that is the longest
+/// that servers read unless told otherwise.
+const LOAD_MAX: usize = 384 << 10;
+/// The longest name of a ticket's node, with the lengths that are written with it.
+const NODE: usize = 96;
+
+/// What a ticket in this line adds to what is written at the end of its ZooKeeper session.
+fn load(line: &str) -> usize {
+    line.len() + NODE
+}
+
+/// A ZooKeeper session.
 pub(super) struct Life {
     pub(super) ask: Open,
     pub(super) terms: Terms,
@@ -84,6 +182,8 @@ pub(super) struct State {
     /// Counts the tickets that others have ended.
     pub(super) version: u64,
     pub(super) tickets: HashMap<TicketId, Held>,
+    /// What all these tickets weigh.
+    load: usize,
     /// Tickets that were left while a copy of their enter may be under way, and until when.
     pub(super) closed: HashMap<TicketId, Moment>,
     pub(super) sink: Option<Arc<dyn Hints>>,
@@ -92,14 +192,25 @@ pub(super) struct State {
     watched_over: u64,
 }
 
+impl State {
+    pub(super) fn remove(&mut self, ticket: TicketId) {
+        if let Some(held) = self.tickets.remove(&ticket) {
+            self.load -= held.load;
+        }
+    }
+}
+
 /// A ticket that stands in a line, or may.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) name: Name,
+    load: usize,
     /// Its node; `None` as long as the server has not told it.
     pub(super) path: Option<String>,
     /// The number of the write that made its node.
     pub(super) fence: u64,
+    /// It was found that it may stay in the line.
+    pub(super) accepted: bool,
     /// Once admitted, always admitted: nobody can come before it any more.
     pub(super) granted: bool,
     pub(super) leaving: bool,
@@ -121,6 +232,7 @@ impl Life {
             expires,
             version: 0,
             tickets: HashMap::new(),
+            load: 0,
             closed: HashMap::new(),
             sink: None,
             watches: HashMap::new(),
@@ -139,16 +251,21 @@ impl Life {
     }
 
     /// Notes that a ticket is about to come into a line.
-    pub(super) fn begin(&self, name: &Name, ticket: TicketId) {
+    pub(super) fn begin(&self, name: &Name, line: &str, ticket: TicketId) {
         let held = Held {
             name: name.clone(),
+            load: load(line),
             path: None,
             fence: 0,
+            accepted: false,
             granted: false,
             leaving: false,
             holder: None,
         };
-        self.state().tickets.insert(ticket, held);
+        let mut state = self.state();
+        state.remove(ticket);
+        state.load += held.load;
+        state.tickets.insert(ticket, held);
     }
 
     /// Notes where a ticket stands, unless it was given up meanwhile.
@@ -167,7 +284,7 @@ impl Life {
     }
 
     pub(super) fn forget(&self, ticket: TicketId) {
-        self.state().tickets.remove(&ticket);
+        self.state().remove(ticket);
     }
 
     /// Notes who wants to hear of a node on this connection. Says whether that is news: then the server

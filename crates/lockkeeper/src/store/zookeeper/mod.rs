@@ -3,7 +3,7 @@
 //! | idea | here |
 //! |---|---|
 //! | line | the ephemeral sequential children of a container node, named as Curator names them |
-//! | session | a ZooKeeper session of its own, on a connection of its own |
+//! | session | a ZooKeeper session of its own, on a connection of its own; more of them for thousands of tickets |
 //! | renewal | a write that a majority agrees upon: a server that is cut off answers reads and pings |
 //! | hint | a watch on the one node that stands in the way, and one on the ticket itself |
 //! | fence | czxid, the number of the write that made the ticket's node |
@@ -41,7 +41,7 @@ mod wire;
 
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
-    Open, Renewal, Stand, Store, StoreId, StoreResult, Terms, Which, url::StoreUrl,
+    Open, Renewal, Stand, Store, StoreId, StoreResult, Terms, Which, together, url::StoreUrl,
 };
 use crate::{
     clock::{Clock, Moment},
@@ -52,7 +52,7 @@ use crate::{
 };
 use conn::{Answer, Ear, Fault, Reply};
 use link::{Lasting, Link, failure, over};
-use lives::{Life, Lives};
+use lives::{Life, Lives, Session};
 use plan::Plan;
 use std::{
     fmt,
@@ -148,7 +148,8 @@ impl Zookeeper {
         if found == Some(self.id) { Ok(()) } else { Err(other_data(root)) }
     }
 
-    async fn open_new(&self, ask: Open) -> StoreResult<Terms> {
+    /// Begins a ZooKeeper session.
+    async fn new_life(&self, ask: Open) -> StoreResult<Arc<Life>> {
         let opened = self.now();
         let timeout = self.servers.timeout(ask.ttl, ask.lock_delay);
         let patience = (ask.ttl / 3).clamp(PATIENCE.0, PATIENCE.1);
@@ -166,10 +167,47 @@ impl Zookeeper {
         let terms = self.servers.terms(ask.ttl, ask.lock_delay, link.granted())?;
         let life = Arc::new(Life::new(ask, terms, link, opened + terms.ttl));
         let _ = target.set(Arc::downgrade(&life));
-        Ok(self.lives.add(life, self.now()))
+        Ok(life)
     }
 
-    async fn renew_now(&self, life: &Arc<Life>) -> StoreResult<Renewal> {
+    /// One more ZooKeeper session for a session whose others have no room for a ticket in this line.
+    async fn another_life(&self, session: &Session, line: &str) -> StoreResult<Arc<Life>> {
+        let _one_at_a_time = session.growing.lock().await;
+        if let Some(life) = session.roomy(line) {
+            return Ok(life);
+        }
+        let begun = self.now();
+        let life = self.new_life(session.ask.clone()).await?;
+        if life.terms != session.terms {
+            // It says nothing, and ends by itself.
+            return Err(link::unavailable("a server grants other times than another one"));
+        }
+        if session.add(&life, begun)
+            && let Err(e) = self.renew_life(&life).await
+        {
+            session.remove(&life);
+            return Err(e);
+        }
+        Ok(life)
+    }
+
+    /// All lives of a session at once; says how often tickets were ended by others.
+    async fn renew_all(&self, session: &Session) -> StoreResult<u64> {
+        let lives = session.renewing(self.now());
+        let renewed = together::all(lives.iter().map(|life| self.renew_life(life))).await;
+        let mut version = 0;
+        let mut failed = None;
+        for life in renewed {
+            match life {
+                Ok(evictions) => version += evictions,
+                Err(e) if e.trouble == Trouble::SessionOver => return Err(e),
+                Err(e) => failed = Some(e),
+            }
+        }
+        failed.map_or(Ok(version), Err)
+    }
+
+    async fn renew_life(&self, life: &Arc<Life>) -> StoreResult<u64> {
         let began = self.now();
         let paths = &self.plan.paths;
         let known = self.standing(life);
@@ -193,7 +231,32 @@ impl Zookeeper {
         }
         state.expires = state.expires.max(began + life.terms.ttl);
         state.closed.retain(|_, until| *until > began);
-        Ok(Renewal::Renewed { version: state.version })
+        Ok(state.version)
+    }
+
+    /// Listens on all connections of a session, those that come to be meanwhile too, until one breaks.
+    async fn listen(&self, session: &Session, to: &Arc<dyn Hints>) -> StoreError {
+        loop {
+            let mut broken = Vec::new();
+            for life in session.all() {
+                life.state().sink = Some(Arc::clone(to));
+                match life.link.connect().await {
+                    Ok(number) => {
+                        broken.push(Box::pin(async move { life.link.broken(number).await }));
+                    }
+                    Err(e) => return e,
+                }
+            }
+            // What was watched on other connections is not watched any more.
+            to.look(None);
+            let any = |broken: &[Option<()>]| broken.iter().any(Option::is_some);
+            tokio::select! {
+                _ = together::until(broken, any, std::future::pending()) => {
+                    return failure(Fault::Broken);
+                }
+                () = session.grown.notified() => {}
+            }
+        }
     }
 }
 
@@ -302,13 +365,13 @@ impl Store for Zookeeper {
     async fn open(&self, ask: Open) -> StoreResult<Terms> {
         match self.lives.opened(ask.session, self.now())? {
             Some(terms) => Ok(terms),
-            None => self.open_new(ask).await,
+            None => Ok(self.lives.add(self.new_life(ask).await?, self.now())),
         }
     }
 
     async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
         let renewed = match self.lives.living(session, self.now()) {
-            Ok(life) => self.renew_now(&life).await,
+            Ok(session) => self.renew_all(&session).await,
             Err(over) => Err(over),
         };
         match renewed {
@@ -317,14 +380,16 @@ impl Store for Zookeeper {
                 self.lives.end(session, self.now());
                 Ok(Renewal::Lost)
             }
-            renewed => renewed,
+            renewed => renewed.map(|version| Renewal::Renewed { version }),
         }
     }
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {
-        if let Ok(life) = self.lives.living(session, self.now()) {
+        if let Ok(session) = self.lives.living(session, self.now()) {
             // Known until this was answered, so that it can be repeated.
-            life.link.close().await?;
+            let lives = session.all();
+            let closed = together::all(lives.iter().map(|life| life.link.close())).await;
+            closed.into_iter().collect::<StoreResult<()>>()?;
         }
         self.lives.end(session, self.now());
         Ok(())
@@ -339,7 +404,7 @@ impl Store for Zookeeper {
         session: SessionId,
         which: Which,
     ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
-        let Ok(life) = self.lives.living(session, self.now()) else {
+        let Ok(session) = self.lives.living(session, self.now()) else {
             return Ok(match which {
                 Which::These(tickets) => {
                     tickets.into_iter().map(|(name, ticket)| (name, ticket, Stand::Gone)).collect()
@@ -347,26 +412,33 @@ impl Store for Zookeeper {
                 Which::All => Vec::new(),
             });
         };
+        let lives = session.all();
+        let mut stands = Vec::new();
         match which {
-            Which::These(tickets) => self.stands(&life, tickets).await,
-            Which::All => self.all_stands(&life).await,
+            Which::All => {
+                for all in together::all(lives.iter().map(|life| self.all_stands(life))).await {
+                    stands.extend(all?);
+                }
+            }
+            Which::These(tickets) => {
+                let mut shares: Vec<Vec<_>> = lives.iter().map(|_| Vec::new()).collect();
+                for (name, ticket) in tickets {
+                    let its = |life: &Arc<Life>| life.state().tickets.contains_key(&ticket);
+                    shares[lives.iter().position(its).unwrap_or(0)].push((name, ticket));
+                }
+                let looks = lives.iter().zip(shares).map(|(life, its)| self.stands(life, its));
+                for some in together::all(looks.collect::<Vec<_>>()).await {
+                    stands.extend(some?);
+                }
+            }
         }
+        Ok(stands)
     }
 
     async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
-        let life = match self.lives.living(session, self.now()) {
-            Ok(life) => life,
-            Err(over) => return over,
-        };
-        life.state().sink = Some(Arc::clone(&to));
-        match life.link.connect().await {
-            Err(e) => e,
-            Ok(number) => {
-                // What was watched on another connection is not watched any more.
-                to.look(None);
-                life.link.broken(number).await;
-                failure(Fault::Broken)
-            }
+        match self.lives.living(session, self.now()) {
+            Ok(session) => self.listen(&session, &to).await,
+            Err(over) => over,
         }
     }
 
