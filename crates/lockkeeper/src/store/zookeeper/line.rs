@@ -6,7 +6,7 @@ use super::{
     data::Card,
     failure,
     link::unavailable,
-    lives::{Held, Life, Watcher},
+    lives::{Held, Life, Rest, Watcher},
     names::{Paths, Queue},
     optional, two,
     wire::{Code, Kind, Request},
@@ -27,6 +27,10 @@ use std::{
 /// When to look again although nothing was heard. Nothing moves here without a write, and writes are
 /// watched.
 const RECHECK: Duration = Duration::from_secs(1);
+/// So many tickets at the head of a line look at all of it whenever they are asked. Those further back
+/// take the longer the further they are: a line of hundreds is long to read.
+const NEAR: usize = 16;
+const FAR_MOST: Duration = Duration::from_secs(30);
 /// How many requests are sent at once for what can be many.
 pub(super) const PORTION: usize = 500;
 
@@ -271,11 +275,21 @@ impl Zookeeper {
         life: &Arc<Life>,
         tickets: Vec<(Name, TicketId)>,
     ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
-        // What is known before the lines are listed: only of that a list can say that it is gone.
-        let known: Vec<Option<bool>> = tickets
-            .iter()
-            .map(|(name, ticket)| life.held(name, *ticket).map(|held| held.path.is_some()))
-            .collect();
+        let connection = life.link.connect().await?;
+        let (mut stands, mut open, mut known) = (Vec::new(), Vec::new(), Vec::new());
+        for (name, ticket) in tickets {
+            let held = life.held(&name, ticket);
+            if let Some(wait) =
+                held.as_ref().and_then(|h| self.resting(life, ticket, h, connection))
+            {
+                stands.push(Ok((name, ticket, Stand::Waiting(wait))));
+                continue;
+            }
+            // What is known before the lines are listed: only of that a list can say that it is gone.
+            known.push(held.map(|held| held.path.is_some()));
+            open.push((name, ticket));
+        }
+        let tickets = open;
         let mut lines: Vec<(Name, String)> = Vec::new();
         let mut listed = HashSet::new();
         for ((name, _), _) in tickets.iter().zip(&known).filter(|(_, known)| known.is_some()) {
@@ -292,7 +306,6 @@ impl Zookeeper {
                 queues.insert(name.clone(), queue(list)?);
             }
         }
-        let mut stands = Vec::with_capacity(tickets.len());
         let all: Vec<_> = tickets.into_iter().zip(known).collect();
         for some in all.chunks(PORTION) {
             let looks = some.iter().map(|((name, ticket), known)| {
@@ -301,6 +314,19 @@ impl Zookeeper {
             stands.extend(together::all(looks.collect::<Vec<_>>()).await);
         }
         stands.into_iter().collect()
+    }
+
+    /// How a ticket far back in its line waits, if nothing was heard since it was last looked at.
+    fn resting(&self, life: &Life, ticket: TicketId, held: &Held, connection: u64) -> Option<Wait> {
+        let (rest, own) = (held.rest.as_ref()?, held.path.as_ref()?);
+        let far = u32::try_from(rest.ahead / NEAR).unwrap_or(u32::MAX);
+        let until = rest.seen + RECHECK.saturating_mul(far).min(FAR_MOST);
+        let rests = rest.connection == connection && self.now() < until;
+        (rests && life.rests(ticket, own, rest)).then(|| Wait {
+            ahead: rest.ahead,
+            holder: self.holder(held.holder.clone()),
+            recheck: RECHECK,
+        })
     }
 
     async fn stand_among(
@@ -404,6 +430,11 @@ impl Zookeeper {
         let news = life.watch(connection, watched, watcher());
         let own_news = life.watch(connection, &own, watcher());
         if !news && !own_news {
+            life.change(ticket, |held| {
+                if let Some(rest) = &mut held.rest {
+                    (rest.ahead, rest.seen) = (at, self.now());
+                }
+            });
             return Ok(waiting(life.held(name, ticket).and_then(|held| held.holder)));
         }
         let look = match &obstacle {
@@ -444,13 +475,12 @@ impl Zookeeper {
                 }
             }
         }
-        let seen =
-            head?.map(|reply| reply.data().map_err(failure)).transpose()?.and_then(|(data, _)| {
-                let Card { owner, note, .. } = Card::read(&data);
-                // When the one before it left is written nowhere.
-                Some(Holder { owner: owner?, note, held_for: None })
-            });
-        life.change(ticket, |held| held.holder.clone_from(&seen));
+        let seen = head_of_line(head?)?;
+        let rest = Rest { ahead: at, seen: self.now(), watched: watched.clone(), connection };
+        life.change(ticket, |held| {
+            held.holder.clone_from(&seen);
+            held.rest = Some(rest);
+        });
         Ok(waiting(seen))
     }
 
@@ -458,6 +488,15 @@ impl Zookeeper {
     pub(super) fn ago(&self, ms: u64) -> Duration {
         Duration::from_millis((self.clock.wall_micros() / 1_000).saturating_sub(ms))
     }
+}
+
+/// What the ticket at the head of a line says of itself, if it is one of ours.
+fn head_of_line(head: Option<Reply>) -> StoreResult<Option<Holder>> {
+    let Some(reply) = head else { return Ok(None) };
+    let (data, _) = reply.data().map_err(failure)?;
+    let Card { owner, note, .. } = Card::read(&data);
+    // When the one before it left is written nowhere.
+    Ok(owner.map(|owner| Holder { owner, note, held_for: None }))
 }
 
 /// The answer to an enter; `None` if the ticket is not there.

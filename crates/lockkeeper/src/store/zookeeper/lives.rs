@@ -216,6 +216,19 @@ pub(super) struct Held {
     pub(super) leaving: bool,
     /// Who held the lock when it was last looked at.
     pub(super) holder: Option<Holder>,
+    /// How it waits.
+    pub(super) rest: Option<Rest>,
+}
+
+/// A ticket that waits, and is told when it should look again.
+#[derive(Clone, Debug)]
+pub(super) struct Rest {
+    /// How many stood before it, and when.
+    pub(super) ahead: usize,
+    pub(super) seen: Moment,
+    /// What it watches, and on which connection.
+    pub(super) watched: String,
+    pub(super) connection: u64,
 }
 
 /// Who wants to hear of a node.
@@ -261,6 +274,7 @@ impl Life {
             granted: false,
             leaving: false,
             holder: None,
+            rest: None,
         };
         let mut state = self.state();
         state.remove(ticket);
@@ -297,6 +311,14 @@ impl Life {
             state.watched_over = connection;
         }
         state.watches.entry(path.to_owned()).or_default().insert(watcher)
+    }
+
+    /// Whether nothing was heard since then of what a waiting ticket watches.
+    pub(super) fn rests(&self, ticket: TicketId, own: &str, rest: &Rest) -> bool {
+        let state = self.state();
+        let watcher = Watcher::Ticket(ticket);
+        let watched = |path: &str| state.watches.get(path).is_some_and(|w| w.contains(&watcher));
+        state.watched_over == rest.connection && watched(own) && watched(&rest.watched)
     }
 
     /// The watch did not come about.
