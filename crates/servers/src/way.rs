@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -27,12 +27,15 @@ pub struct Way {
 
 #[derive(Debug, Default)]
 struct State {
-    to: u16,
+    /// Where new connections go.
+    to: AtomicU16,
     /// Nothing goes to the server, or comes back from it.
     there: AtomicBool,
     back: AtomicBool,
     /// Grows when all connections are broken.
     breaks: AtomicU64,
+    /// Grows when all connections fall silent.
+    silences: AtomicU64,
     over: AtomicBool,
 }
 
@@ -46,7 +49,7 @@ impl Way {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let (to, port) = (port, listener.local_addr()?.port());
         listener.set_nonblocking(true)?;
-        let state = Arc::new(State { to, ..State::default() });
+        let state = Arc::new(State { to: to.into(), ..State::default() });
         let accepting = Arc::clone(&state);
         thread::spawn(move || accept(&listener, &accepting));
         Ok(Self { port, state })
@@ -81,8 +84,19 @@ impl Way {
         self.state.breaks.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// From now on the connections that there are carry nothing more and do not end, as when the
+    /// machine at their other end is gone. New ones are as good as ever.
+    pub fn silence(&self) {
+        self.state.silences.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Leads new connections to another local port. Those that there are stay where they are.
+    pub fn lead_to(&self, port: u16) {
+        self.state.to.store(port, Ordering::SeqCst);
+    }
+
     pub(crate) fn leads_to(&self) -> u16 {
-        self.state.to
+        self.state.to.load(Ordering::SeqCst)
     }
 }
 
@@ -109,10 +123,13 @@ fn accept(listener: &TcpListener, state: &Arc<State>) {
 fn carry(client: &TcpStream, state: &Arc<State>) {
     let began = state.breaks.load(Ordering::SeqCst);
     let broken = move |state: &State| state.breaks.load(Ordering::SeqCst) != began;
+    let made = state.silences.load(Ordering::SeqCst);
+    let silent = move |state: &State| state.silences.load(Ordering::SeqCst) != made;
     let Some(server) = reach(state, || broken(state)) else { return };
+    let closed = |way: &AtomicBool| way.load(Ordering::SeqCst) || silent(state);
     thread::scope(|scope| {
-        scope.spawn(|| pass(client, &server, || broken(state), || &state.there));
-        pass(&server, client, || broken(state), || &state.back)
+        scope.spawn(|| pass(client, &server, || broken(state), || closed(&state.there)));
+        pass(&server, client, || broken(state), || closed(&state.back))
     });
 }
 
@@ -122,7 +139,9 @@ fn reach(state: &State, broken: impl Fn() -> bool) -> Option<TcpStream> {
     let mut left = REFUSALS;
     while left > 0 && !broken() {
         if !state.there.load(Ordering::SeqCst) {
-            if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, state.to)) {
+            if let Ok(server) =
+                TcpStream::connect((Ipv4Addr::LOCALHOST, state.to.load(Ordering::SeqCst)))
+            {
                 return Some(server);
             }
             left -= 1;
@@ -132,23 +151,18 @@ fn reach(state: &State, broken: impl Fn() -> bool) -> Option<TcpStream> {
     None
 }
 
-fn pass<'a>(
-    from: &TcpStream,
-    to: &TcpStream,
-    broken: impl Fn() -> bool,
-    closed: impl Fn() -> &'a AtomicBool,
-) {
+fn pass(from: &TcpStream, to: &TcpStream, broken: impl Fn() -> bool, closed: impl Fn() -> bool) {
     // Whoever is at the other end sees the end of the connection too.
     let _ = pass_on(from, to, broken, closed);
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
 }
 
-fn pass_on<'a>(
+fn pass_on(
     mut from: &TcpStream,
     mut to: &TcpStream,
     broken: impl Fn() -> bool,
-    closed: impl Fn() -> &'a AtomicBool,
+    closed: impl Fn() -> bool,
 ) -> io::Result<()> {
     from.set_nonblocking(false)?;
     from.set_nodelay(true)?;
@@ -161,7 +175,7 @@ fn pass_on<'a>(
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => 0,
             Err(e) => return Err(e),
         };
-        while closed().load(Ordering::SeqCst) && !broken() {
+        while closed() && !broken() {
             thread::sleep(STEP);
         }
         if broken() {
@@ -214,5 +228,23 @@ mod tests {
         let mut again = TcpStream::connect((Ipv4Addr::LOCALHOST, way.port())).unwrap();
         again.write_all(b"4").unwrap();
         assert!(hears(&again, long));
+    }
+    #[test]
+    fn silence_is_for_those_that_there_are_and_another_end_for_those_that_come() {
+        let (long, short) = (Duration::from_secs(30), Duration::from_millis(50));
+        let way = Way::to(echo()).unwrap();
+        let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, way.port())).unwrap();
+        let mut old = connect();
+        old.write_all(b"1").unwrap();
+        assert!(hears(&old, long));
+        way.silence();
+        way.lead_to(echo());
+        let mut new = connect();
+        for client in [&mut old, &mut new] {
+            client.write_all(b"2").unwrap();
+        }
+        assert!(hears(&new, long) && !hears(&old, short));
+        way.open();
+        assert!(!hears(&old, short), "for ever");
     }
 }
