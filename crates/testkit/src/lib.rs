@@ -51,7 +51,7 @@ pub mod chaos;
 pub mod ear;
 mod etcd;
 pub mod face;
-mod hand;
+pub mod hand;
 pub mod invariants;
 pub mod ledger;
 pub mod live;

@@ -1,8 +1,7 @@
 //! A server that dies, connections that are cut, rows that others sit on.
 
-use crate::support::{TTL, client, keeper, number, start, waiter};
+use crate::support::{TTL, client, cut_all, keeper, number, start, waiter};
 use mysql_async::prelude::Queryable;
-use servers::Running;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU64, Ordering},
@@ -44,17 +43,6 @@ async fn cut_connections_cost_no_lock_and_no_place_in_the_line() {
     two.close().await;
     let mut witness = client(&server).await;
     assert_eq!(number(&mut witness, "SELECT COUNT(*) FROM lk_ticket").await, 0);
-}
-
-/// Ends every connection but its own.
-async fn cut_all(server: &Running) {
-    let mut witness = client(server).await;
-    let others = "SELECT id FROM information_schema.processlist \
-         WHERE id <> CONNECTION_ID() AND user = 'root'";
-    for id in witness.query::<u64, _>(others).await.expect("an answer") {
-        // It may have ended by itself.
-        let _ = witness.query_drop(format!("KILL {id}")).await;
-    }
 }
 
 /// Keepers that lock and release all the time while the server is killed and started again.

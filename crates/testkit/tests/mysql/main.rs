@@ -3,6 +3,7 @@
 
 mod cost;
 mod faults;
+mod road;
 mod rows;
 mod setup;
 mod support;

@@ -45,6 +45,45 @@ async fn who_may_make_no_tables_is_told_which_rights_and_what_else_helps() {
     keeper.close().await;
 }
 
+/// Each refusal names the next statement to run, until there is none left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_rights_are_named_with_the_statement_that_grants_them() {
+    let Some(server) = start() else { return };
+    let mut root = client(&server).await;
+    for made in [false, true] {
+        let user = format!("app_{made}");
+        if made {
+            Keeper::connect(server.url()).await.expect("the tables are made").close().await;
+        }
+        for host in ["%", "localhost"] {
+            let account = format!("{user}@'{host}'");
+            let create = format!("CREATE USER {account} IDENTIFIED BY 'secret'");
+            root.query_drop(create).await.expect("made");
+            let grant = format!("GRANT SELECT ON lockkeeper.* TO {account}");
+            root.query_drop(grant).await.expect("granted");
+        }
+        let mut granted = Vec::new();
+        let keeper = loop {
+            let e = match Keeper::connect(&url_for(&server, &user)).await {
+                Ok(keeper) => break keeper,
+                Err(e) => e.to_string(),
+            };
+            let grant = e.split("; ").find(|part| part.starts_with("GRANT "));
+            let grant = grant.unwrap_or_else(|| panic!("{e}")).to_owned();
+            assert!(!granted.contains(&grant) && !e.contains("secret"), "{e}");
+            root.query_drop(&grant).await.expect("a good statement");
+            granted.push(grant);
+        };
+        assert_eq!(granted.iter().any(|grant| grant.contains("CREATE")), !made, "{granted:?}");
+        // Who makes a procedure may call it.
+        assert!(!made || granted.iter().any(|grant| grant.contains("EXECUTE")), "{granted:?}");
+        keeper.lock("a").await.expect("free").release().await.expect("released");
+        keeper.close().await;
+        root.query_drop("DROP DATABASE lockkeeper").await.expect("dropped");
+        root.query_drop("CREATE DATABASE lockkeeper").await.expect("made");
+    }
+}
+
 /// Gives a script to the server's own client.
 fn run(server: &Running, script: &str) {
     let mut client = Command::new("mariadb")

@@ -41,3 +41,14 @@ pub(crate) async fn status(client: &mut Conn, name: &str) -> u64 {
     let row: Option<(String, String)> = client.query_first(sql).await.expect("an answer");
     row.and_then(|(_, value)| value.parse().ok()).expect("a number")
 }
+
+/// Ends every connection but its own.
+pub(crate) async fn cut_all(server: &Running) {
+    let mut witness = client(server).await;
+    let others = "SELECT id FROM information_schema.processlist \
+         WHERE id <> CONNECTION_ID() AND user = 'root'";
+    for id in witness.query::<u64, _>(others).await.expect("an answer") {
+        // It may have ended by itself.
+        let _ = witness.query_drop(format!("KILL {id}")).await;
+    }
+}

@@ -25,6 +25,9 @@ const SETTINGS: &str = "SHOW VARIABLES WHERE Variable_name IN ('version', 'read_
      'rpl_semi_sync_source_enabled')";
 const REPLICAS: &str = "SHOW STATUS WHERE Variable_name IN ('Slaves_connected', \
      'Rpl_semi_sync_master_clients', 'Rpl_semi_sync_source_clients')";
+/// MySQL counts its replicas nowhere; who has the right PROCESS sees their connections.
+const DUMPS: &str = "SELECT 'dumps' AS Variable_name, CAST(COUNT(*) AS CHAR) AS Value \
+     FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
 const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) AS now";
 
 type Facts = HashMap<String, String>;
@@ -33,17 +36,19 @@ type Facts = HashMap<String, String>;
 pub(super) async fn of(link: &Link, clock: &Clock) -> StoreResult<Vec<Advice>> {
     let facts = facts(link, SETTINGS).await?;
     refuse_old(said(&facts, "version"))?;
-    let replicas = replicas(&facts, &self::facts(link, REPLICAS).await?);
+    let mut status = self::facts(link, REPLICAS).await?;
+    status.extend(self::facts(link, DUMPS).await?);
+    let replicas = replicas(&facts, &status);
     let found = [read_only(&facts), flush(&facts), binlog(&facts), statements(&facts)];
     let mut advice: Vec<Advice> = found.into_iter().flatten().collect();
     advice.extend([rollback(&facts), galera(&facts), replicas].into_iter().flatten());
-    let row = one(link.ask(link.lines(), NOW, Vec::new()).await?)?;
+    let row = one(link.insist(link.lines(), NOW, Vec::new()).await?.rows)?;
     advice.extend(skew(field::<i64>(&row, "now")?.cast_unsigned(), clock.wall_micros()));
     Ok(advice)
 }
 
 async fn facts(link: &Link, sql: &str) -> StoreResult<Facts> {
-    let rows = link.ask(link.lines(), sql, Vec::new()).await?;
+    let rows = link.insist(link.lines(), sql, Vec::new()).await?.rows;
     let fact = |row: &mysql_async::Row| {
         let name: String = field(row, "Variable_name")?;
         Ok((name.to_ascii_lowercase(), field(row, "Value")?))
@@ -134,7 +139,7 @@ fn galera(facts: &Facts) -> Option<Advice> {
 
 fn replicas(facts: &Facts, status: &Facts) -> Option<Advice> {
     let count = |name: &str| said(status, name).parse().unwrap_or(0);
-    let connected: u64 = count("slaves_connected");
+    let connected: u64 = count("slaves_connected").max(count("dumps"));
     let acknowledging =
         count("rpl_semi_sync_master_clients") + count("rpl_semi_sync_source_clients");
     let semi = is_on(facts, "rpl_semi_sync_master_enabled")
@@ -197,6 +202,8 @@ mod tests {
         assert!(statements(&facts(&[("log_bin", "ON"), ("binlog_format", "STATEMENT")])).is_some());
         assert!(galera(&facts(&[("wsrep_on", "ON")])).is_some());
         assert!(replicas(&none, &facts(&[("slaves_connected", "2")])).is_some());
+        assert!(replicas(&none, &facts(&[("dumps", "1")])).is_some());
+        assert!(replicas(&none, &facts(&[("dumps", "0")])).is_none());
         assert!(skew(0, SKEW_MICROS + 1).is_some());
     }
 }

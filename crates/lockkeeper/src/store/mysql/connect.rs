@@ -7,10 +7,13 @@ use crate::{
     store::url::StoreUrl,
 };
 use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
+use std::time::Duration;
 
 const OPTIONS: &[&str] =
     &["prefix", "create", "password_file", "tls", "tls_ca", "tls_cert", "tls_key"];
 const PORT: u16 = 3306;
+/// So that a connection whose other end has gone without a word does not stay for ever.
+const KEEPALIVE: Duration = Duration::from_secs(30);
 /// So that the longest name of a table or procedure fits.
 const PREFIX_MAX: usize = 40;
 
@@ -50,6 +53,7 @@ impl Plan {
             .db_name(Some(authority.path))
             .prefer_socket(false)
             .tcp_nodelay(true)
+            .tcp_keepalive(Some(KEEPALIVE))
             .ssl_opts(tls)
             .setup(GREETING.to_vec());
         Ok(Self { opts: opts.into(), prefix, create })

@@ -1,42 +1,52 @@
 //! The connections: two for lines, one for renewals, one to watch; made again when they break.
 //!
 //! A MySQL connection does one thing at a time, so a process has a few and not more. A renewal never
-//! stands behind anything else. When a connection breaks, the request under way ends as *unknown*,
-//! all others are taken to be broken too, and the next request connects anew.
+//! stands behind anything but other renewals, and those are short. When a connection breaks or falls
+//! silent, the request under way is *unknown*, all other connections are taken to be broken too,
+//! and the next request connects anew: perhaps to another server behind the same name.
 
-use super::KIND;
+use super::{KIND, trouble};
 use crate::{
-    clock::Clock,
-    error::{StoreError, Trouble},
+    clock::{Clock, Moment},
+    error::{Outcome, StoreError, Trouble},
     retry::jittered,
     store::StoreResult,
 };
-use mysql_async::{Conn, Opts, Params, Row, ServerError, Value, prelude::Queryable};
+use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, Value, prelude::Queryable};
 use std::{
+    io,
+    net::{IpAddr, SocketAddr},
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{net::lookup_host, sync::Semaphore, time::timeout};
 
 /// For how long a request may take. When it is over the request may still be carried out.
 const REQUEST: Duration = Duration::from_secs(8);
+/// The same for a renewal, which others wait for and which waits for no row: it is sent again by another
+/// connection, and then may take twice as long.
+const RENEWAL: Duration = Duration::from_secs(1);
+/// After how long a request that nobody waits for any more counts against its connection.
+const SILENCE: Duration = Duration::from_secs(1);
 /// For how long a request may wait for others of this process before it is sent.
 const QUEUE: Duration = Duration::from_secs(8);
-/// For how long connecting may take.
+/// For how long connecting may take, to all addresses of a name together.
 const CONNECT: Duration = Duration::from_secs(5);
-/// For how long a transaction that the server has turned back is tried again.
-const TURNED_BACK: Duration = Duration::from_secs(5);
+/// For how long a request is repeated that was refused for the moment or lost with its connection.
+const PERSIST: Duration = Duration::from_secs(5);
+/// The pause before the first repetition, and the longest.
 const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE_MOST: Duration = Duration::from_millis(200);
 
 /// Said to the server on every new connection. Times are UTC; bytes stay bytes; nothing waits long for
-/// a row, or for somebody who changes a table.
+/// a row, or for somebody who changes a table; and nobody ends a connection that is idle.
 pub(super) const GREETING: [&str; 2] = [
     "SET NAMES binary",
-    "SET SESSION time_zone = '+00:00', autocommit = 1, innodb_lock_wait_timeout = 2, \
-     lock_wait_timeout = 5",
+    "SET SESSION time_zone = '+00:00', autocommit = 1, innodb_lock_wait_timeout = 1, \
+     lock_wait_timeout = 5, wait_timeout = 86400",
 ];
 
 /// Connections of one purpose.
@@ -44,11 +54,23 @@ pub(super) struct Lane {
     permits: Semaphore,
     /// Those that nobody uses now, and the number of breaks when they were made.
     idle: Mutex<Vec<(u64, Conn)>>,
+    /// For how long a request may take here, and how many took longer since the last that did not.
+    request: Duration,
+    late: AtomicU32,
+    /// A request that is dropped after so long has given up its connection too.
+    silence: Duration,
 }
 
 impl Lane {
-    fn of(connections: usize) -> Self {
-        Self { permits: Semaphore::new(connections), idle: Mutex::default() }
+    fn of(connections: usize, request: Duration, silence: Duration) -> Self {
+        let permits = Semaphore::new(connections);
+        Self { permits, idle: Mutex::default(), request, late: AtomicU32::new(0), silence }
+    }
+
+    /// For how long the next request may take. A server that is slow must be able to answer at last.
+    fn patience(&self) -> Duration {
+        let late = self.late.load(Ordering::Relaxed).min(8);
+        (self.request * 2_u32.pow(late)).min(REQUEST)
     }
 
     fn take(&self, breaks: u64) -> Option<Conn> {
@@ -69,6 +91,15 @@ pub(super) struct Link {
     renewals: Lane,
     watch: Lane,
     breaks: AtomicU64,
+    /// With which of the server's addresses connecting begins.
+    first: AtomicUsize,
+}
+
+/// The answer to a request that may have been sent more than once.
+pub(super) struct Reply {
+    pub(super) rows: Vec<Row>,
+    /// An earlier copy got no answer and may still be under way.
+    pub(super) doubled: bool,
 }
 
 impl Link {
@@ -76,10 +107,12 @@ impl Link {
         Self {
             opts,
             clock,
-            lines: Lane::of(2),
-            renewals: Lane::of(1),
-            watch: Lane::of(1),
+            lines: Lane::of(2, REQUEST, SILENCE),
+            // Whoever gives up a renewal has little time left to find out why it is late.
+            renewals: Lane::of(1, RENEWAL, Duration::ZERO),
+            watch: Lane::of(1, REQUEST, SILENCE),
             breaks: AtomicU64::new(0),
+            first: AtomicUsize::new(0),
         }
     }
 
@@ -100,8 +133,20 @@ impl Link {
         self.breaks.load(Ordering::Acquire)
     }
 
-    /// Runs one statement; the rows of all its answers, one after the other. A transaction that the
-    /// server has turned back, because of a deadlock or a wait that was too long, is tried again.
+    /// All connections are to be made anew.
+    pub(super) fn broke(&self) {
+        self.breaks.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Connects for the first time; what does not answer now is not waited for.
+    pub(super) async fn begin(&self) -> StoreResult<()> {
+        let breaks = self.breaks();
+        self.lines.put(breaks, self.connect().await?);
+        Ok(())
+    }
+
+    /// Runs one statement; the rows of all its answers, one after the other. What is refused for the
+    /// moment is tried again for a while; what broke with its connection is not.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the connection; what the server does is unknown.
@@ -111,17 +156,49 @@ impl Link {
         sql: &str,
         params: Vec<Value>,
     ) -> StoreResult<Vec<Row>> {
-        let began = self.clock.now();
+        let surely_undone = |e: &StoreError| e.outcome == Outcome::NotApplied;
+        Ok(self.persist(lane, sql, params, surely_undone).await?.rows)
+    }
+
+    /// The same for a statement whose second copy does no harm: it is also sent again when its
+    /// connection broke.
+    pub(super) async fn insist(
+        &self,
+        lane: &Lane,
+        sql: &str,
+        params: Vec<Value>,
+    ) -> StoreResult<Reply> {
+        self.persist(lane, sql, params, |_| true).await
+    }
+
+    /// Runs one statement, and takes its first answer for the last.
+    pub(super) async fn once(&self, sql: &str) -> StoreResult<Vec<Row>> {
+        self.attempt(&self.lines, sql, Vec::new()).await
+    }
+
+    async fn persist(
+        &self,
+        lane: &Lane,
+        sql: &str,
+        params: Vec<Value>,
+        harmless: impl Fn(&StoreError) -> bool,
+    ) -> StoreResult<Reply> {
+        let until = self.clock.now() + PERSIST;
+        let (mut pause, mut doubled) = (PAUSE, false);
         loop {
-            let e = match self.attempt(lane, sql, params.clone()).await {
-                Ok(rows) => return Ok(rows),
+            let mut e = match self.attempt(lane, sql, params.clone()).await {
+                Ok(rows) => return Ok(Reply { rows, doubled }),
                 Err(e) => e,
             };
-            let late = self.clock.now().saturating_since(began) > TURNED_BACK;
-            if late || !code(&e).is_some_and(is_turned_back) {
+            doubled |= e.outcome == Outcome::Unknown;
+            if !e.is_transient() || !harmless(&e) || self.clock.now() >= until {
+                if doubled {
+                    e.outcome = Outcome::Unknown;
+                }
                 return Err(e);
             }
-            self.clock.sleep(jittered(PAUSE, 1)).await;
+            self.clock.sleep(jittered(pause, 2)).await;
+            pause = (pause * 2).min(PAUSE_MOST);
         }
     }
 
@@ -135,60 +212,129 @@ impl Link {
             Some(conn) => conn,
             None => self.connect().await?,
         };
-        match timeout(REQUEST, rows(&mut conn, sql, params)).await {
+        let mut unanswered = Unanswered::on(self, lane);
+        let patience = lane.patience();
+        let answer = timeout(patience, rows(&mut conn, sql, params)).await;
+        unanswered.since = None;
+        match answer {
             Ok(Ok(rows)) => {
+                lane.late.store(0, Ordering::Relaxed);
                 lane.put(breaks, conn);
                 Ok(rows)
             }
-            Ok(Err(mysql_async::Error::Server(e))) if !is_farewell(&e) => {
-                lane.put(breaks, conn);
-                Err(refused(e))
-            }
             Ok(Err(e)) => {
-                self.broke();
-                Err(lost(e))
+                match trouble::ends_connection(&e) {
+                    true => self.broke(),
+                    false => lane.put(breaks, conn),
+                }
+                let e = trouble::error(e);
+                if trouble::code(&e).is_some_and(trouble::is_elsewhere) {
+                    self.first.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(e)
             }
             Err(_) => {
+                lane.late.fetch_add(1, Ordering::Relaxed);
                 self.broke();
-                let what = format!("no answer within {REQUEST:?}");
+                let what = format!("no answer within {patience:?}");
                 Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
             }
         }
     }
 
-    fn broke(&self) {
-        self.breaks.fetch_add(1, Ordering::AcqRel);
-    }
-
     async fn connect(&self) -> StoreResult<Conn> {
-        match timeout(CONNECT, Conn::new(self.opts.clone())).await {
-            Ok(Ok(conn)) => Ok(conn),
-            Ok(Err(mysql_async::Error::Server(e))) => Err(refused(e)),
-            Ok(Err(e)) => {
-                let what = "cannot connect";
-                Err(StoreError::not_applied(KIND, Trouble::Unavailable, what).because(e))
+        match timeout(CONNECT, self.connect_to_any()).await {
+            Ok(made) => made.map_err(trouble::at_connect),
+            Err(_) => Err(late(CONNECT)),
+        }
+    }
+
+    /// Connects to the first address that answers. Each has its share of the time, so that one which
+    /// is silent does not hide the others.
+    async fn connect_to_any(&self) -> mysql_async::Result<Conn> {
+        let (host, port) = (self.opts.ip_or_hostname(), self.opts.tcp_port());
+        let found = lookup_host((host, port)).await?.map(|address: SocketAddr| address.ip());
+        let mut addresses: Vec<IpAddr> = found.collect();
+        if addresses.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address").into());
+        }
+        let first = self.first.load(Ordering::Relaxed) % addresses.len();
+        addresses.rotate_left(first);
+        let share = CONNECT / u32::try_from(addresses.len()).unwrap_or(1);
+        let mut failed = io::Error::from(io::ErrorKind::TimedOut).into();
+        for address in addresses {
+            let opts = OptsBuilder::from_opts(self.opts.clone()).resolved_ips(Some([address]));
+            match timeout(share, Conn::new(opts)).await {
+                Ok(Ok(conn)) => return Ok(conn),
+                Ok(Err(e)) => failed = e,
+                Err(_) => {}
             }
+        }
+        Err(failed)
+    }
+
+    /// A connection for one purpose, which ends with it.
+    pub(super) async fn alone(&self, patience: Duration) -> StoreResult<Alone> {
+        Ok(Alone { conn: self.connect().await?, patience })
+    }
+}
+
+fn late(after: Duration) -> StoreError {
+    let what = format!("cannot connect within {after:?}");
+    StoreError::not_applied(KIND, Trouble::Unavailable, what)
+}
+
+/// A request without an answer. Whoever gives it up after long has given up its connection, too: it
+/// may have been cut off without a word, and what was written before may be gone with a server.
+struct Unanswered<'l> {
+    link: &'l Link,
+    silence: Duration,
+    since: Option<Moment>,
+}
+
+impl<'l> Unanswered<'l> {
+    fn on(link: &'l Link, lane: &Lane) -> Self {
+        Self { link, silence: lane.silence, since: Some(link.clock.now()) }
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        let waited = self.since.map(|since| self.link.clock.now().saturating_since(since));
+        if waited.is_some_and(|waited| waited >= self.silence) {
+            self.link.broke();
+        }
+    }
+}
+
+/// A connection that has a state, such as a lock of the server's.
+pub(super) struct Alone {
+    conn: Conn,
+    patience: Duration,
+}
+
+impl Alone {
+    /// Runs one statement.
+    pub(super) async fn ask(&mut self, sql: &str, params: Vec<Value>) -> StoreResult<Vec<Row>> {
+        // Not everything can be prepared.
+        let plain = params.is_empty();
+        let answer = async {
+            match plain {
+                true => self.conn.query(sql).await,
+                false => rows(&mut self.conn, sql, params).await,
+            }
+        };
+        match timeout(self.patience, answer).await {
+            Ok(answer) => answer.map_err(trouble::error),
             Err(_) => {
-                let what = format!("cannot connect within {CONNECT:?}");
-                Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
+                let what = format!("no answer within {:?}", self.patience);
+                Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
             }
         }
     }
 
-    /// Runs statements one after the other on a connection that is closed after them.
-    pub(super) async fn once(&self, steps: Vec<(String, Vec<Value>)>) -> StoreResult<()> {
-        let mut conn = self.connect().await?;
-        for (sql, params) in steps {
-            let done = if params.is_empty() {
-                // Not everything can be prepared.
-                conn.query_drop(sql).await
-            } else {
-                conn.exec_drop(sql, params).await
-            };
-            done.map_err(error)?;
-        }
-        let _ = conn.disconnect().await;
-        Ok(())
+    pub(super) async fn end(self) {
+        let _ = timeout(SILENCE, self.conn.disconnect()).await;
     }
 }
 
@@ -200,56 +346,4 @@ async fn rows(conn: &mut Conn, sql: &str, params: Vec<Value>) -> mysql_async::Re
         rows.extend(answer.collect::<Row>().await?);
     }
     Ok(rows)
-}
-
-/// The number of the server's error, if it is one.
-pub(super) fn code(e: &StoreError) -> Option<u16> {
-    let source = e.source.as_ref()?.downcast_ref::<ServerError>()?;
-    Some(source.code)
-}
-
-/// A deadlock, a wait for a row that was too long, a row that has changed meanwhile: the
-/// transaction was rolled back, and nothing keeps the next attempt from succeeding.
-fn is_turned_back(code: u16) -> bool {
-    matches!(code, 1213 | 1205 | 1020 | 3572)
-}
-
-/// The server ends the connection, by shutdown or by somebody's KILL; what it did before is unknown.
-fn is_farewell(e: &ServerError) -> bool {
-    matches!(e.code, 1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1927 | 3169 | 4031)
-}
-
-/// What an error of a request means to us.
-pub(super) fn error(e: mysql_async::Error) -> StoreError {
-    match e {
-        mysql_async::Error::Server(e) if !is_farewell(&e) => refused(e),
-        e => lost(e),
-    }
-}
-
-fn lost(e: mysql_async::Error) -> StoreError {
-    let what = "the connection broke";
-    StoreError::unknown(KIND, Trouble::Unavailable, what).because(e)
-}
-
-/// What the server's refusal means to us. The procedures roll back whatever fails in them.
-fn refused(e: ServerError) -> StoreError {
-    let (trouble, hint) = match e.code {
-        code if is_turned_back(code) => (Trouble::Unavailable, "; others are in the way"),
-        // Too many connections, or the procedures are just being made anew.
-        1040 | 1203 | 1226 | 1129 | 1305 => (Trouble::Unavailable, ""),
-        1290 | 1792 | 1836 => (Trouble::Unavailable, "; the server is read-only: is it a replica?"),
-        1114 | 1021 | 1041 => (Trouble::Unavailable, "; the server has no room left"),
-        1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1698 => (
-            Trouble::Denied,
-            "; its user needs a password that fits, and SELECT, INSERT, UPDATE, \
-                 DELETE and EXECUTE on the database",
-        ),
-        1049 => (Trouble::Misconfigured, "; create the database first"),
-        1146 => (Trouble::Misconfigured, "; its tables are gone"),
-        1665 => (Trouble::Misconfigured, "; set binlog_format to ROW or MIXED"),
-        _ => (Trouble::Other, ""),
-    };
-    let what = format!("the server refuses: {}{hint}", e.message);
-    StoreError::not_applied(KIND, trouble, what).because(e)
 }

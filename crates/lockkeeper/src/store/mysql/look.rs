@@ -30,7 +30,8 @@ pub(super) async fn look(link: &Link, prefix: &str, which: Look) -> StoreResult<
         Look::Exact(exact) => {
             let sql = format!("{STANDING} WHERE t.name = ? ORDER BY t.name, t.seq");
             let params = vec![bytes(exact.as_str())];
-            return lines(&link.ask(link.lines(), &schema::named(prefix, &sql), params).await?);
+            let sql = schema::named(prefix, &sql);
+            return lines(&link.insist(link.lines(), &sql, params).await?.rows);
         }
         Look::Prefix { prefix, after } => (prefix, after.as_ref().map_or_else(Vec::new, to_bytes)),
     };
@@ -39,14 +40,15 @@ pub(super) async fn look(link: &Link, prefix: &str, which: Look) -> StoreResult<
     let mut found = Vec::new();
     while found.len() < LOOK_MAX {
         let params = vec![bytes(&begin), bytes(&after), bytes(&end), LOOK_MAX.into()];
-        let names = link.ask(link.lines(), &schema::named(prefix, NAMES), params).await?;
+        let names = link.insist(link.lines(), &schema::named(prefix, NAMES), params).await?.rows;
         let Some(last) = names.last() else { break };
         let last: Vec<u8> = field(last, "name")?;
         let sql = format!(
             "{STANDING} WHERE t.name >= ? AND t.name > ? AND t.name <= ? ORDER BY t.name, t.seq"
         );
         let params = vec![bytes(&begin), bytes(&after), bytes(&last)];
-        found.extend(lines(&link.ask(link.lines(), &schema::named(prefix, &sql), params).await?)?);
+        let sql = schema::named(prefix, &sql);
+        found.extend(lines(&link.insist(link.lines(), &sql, params).await?.rows)?);
         after = last;
     }
     found.truncate(LOOK_MAX);

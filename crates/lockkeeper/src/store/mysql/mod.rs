@@ -23,7 +23,10 @@ pub(super) mod connect;
 mod link;
 mod look;
 mod reply;
+mod rights;
 mod schema;
+mod sweep;
+mod trouble;
 mod tx;
 mod watch;
 
@@ -36,14 +39,14 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    error::{StoreError, Trouble},
+    error::{Outcome, StoreError, Trouble},
     line::{LINE_MAX, Line},
     name::Name,
     ticket::{Place, SessionId, TicketId},
 };
 use connect::Plan;
 use link::Link;
-use mysql_async::Value;
+use mysql_async::{Row, Value};
 use reply::{Answer, field, one, what};
 use std::{
     fmt,
@@ -53,7 +56,8 @@ use std::{
     },
     time::Duration,
 };
-use watch::Watch;
+use sweep::Sweep;
+use watch::{Granted, Watch};
 
 pub(crate) const KIND: &str = "mysql";
 
@@ -63,24 +67,26 @@ const IDLE: Duration = Duration::from_secs(24 * 3600);
 const PATIENCE: Duration = STRAY_MAX.checked_div(2).expect("two is not zero");
 /// With every so many renewals idle lines are looked for, though nothing else is to be swept.
 const SWEEP: u64 = 16;
-/// A renewal waits no longer for a sweep.
-const SWEEP_MOST: Duration = Duration::from_millis(200);
 /// How many tickets one poll asks for, so that others get their turn.
 const POLL: usize = 64;
 
 /// Lines in MySQL or MariaDB.
 pub struct Mysql {
-    id: StoreId,
+    /// The identity of the data, which may be replaced under our feet.
+    id: AtomicU64,
     clock: Clock,
-    link: Link,
+    link: Arc<Link>,
     sql: Statements,
     prefix: String,
+    /// May the tables be made?
+    create: bool,
+    /// Which server has answered the last renewal.
+    server: Mutex<Option<String>>,
     /// The server's clock less ours, in microseconds, as last seen.
     offset: AtomicI64,
     watch: Watch,
     renewals: AtomicU64,
-    /// Where the next sweep goes on looking for idle lines.
-    swept: Mutex<Vec<u8>>,
+    sweep: Sweep,
 }
 
 /// What is sent, with the prefix of the URL in it.
@@ -88,12 +94,11 @@ struct Statements {
     open: String,
     renew: String,
     close: String,
-    sweep: String,
     enter: String,
     leave: String,
     poll: String,
     all: String,
-    granted: String,
+    granted: Granted,
     edit: String,
     evict: String,
     check: String,
@@ -107,12 +112,11 @@ impl Statements {
             open: sql("CALL lk_open(?, ?, ?, ?, ?, ?)"),
             renew: sql("CALL lk_renew(?)"),
             close: sql("CALL lk_close(?, ?)"),
-            sweep: sql("CALL lk_sweep(?, ?, ?)"),
             enter: sql("CALL lk_enter(?, ?, ?, ?, ?, ?, ?, ?, ?)"),
             leave: sql("CALL lk_leave(?, ?, ?, ?, ?)"),
             poll: sql("CALL lk_poll(?, ?)"),
             all: sql("SELECT name, id, fence FROM lk_ticket WHERE session = ?"),
-            granted: sql("SELECT id, fence FROM lk_ticket WHERE session = ? AND fence > ?"),
+            granted: Granted::new(prefix),
             edit: sql("CALL lk_edit(?, ?, ?, ?, ?, ?)"),
             evict: sql("CALL lk_evict(?, ?)"),
             check: sql(
@@ -137,22 +141,51 @@ fn bytes(bytes: impl AsRef<[u8]>) -> Value {
 impl Mysql {
     async fn over(plan: Plan, clock: Clock) -> StoreResult<Self> {
         let Plan { opts, prefix, create } = plan;
-        let link = Link::new(opts, clock.clone());
+        let link = Arc::new(Link::new(opts, clock.clone()));
+        link.begin().await?;
         for advice in advice::of(&link, &clock).await? {
             tracing::warn!(%advice, "the database server's set-up");
         }
-        let id = schema::prepare(&link, &prefix, create).await?;
+        let prepared = schema::prepare(&link, &prefix, create).await;
+        let id = rights::check(&link, &prefix, prepared).await?;
         Ok(Self {
-            id,
+            id: AtomicU64::new(u64::from_be_bytes(id.0)),
             clock,
-            link,
             sql: Statements::new(&prefix),
+            sweep: Sweep::new(&link, &prefix),
+            link,
             prefix,
+            create,
+            server: Mutex::default(),
             offset: AtomicI64::new(0),
             watch: Watch::default(),
             renewals: AtomicU64::new(0),
-            swept: Mutex::default(),
         })
+    }
+
+    /// Asks for what can be asked for twice.
+    async fn insist(&self, sql: &str, params: Vec<Value>) -> StoreResult<Vec<Row>> {
+        Ok(self.link.insist(self.link.lines(), sql, params).await?.rows)
+    }
+
+    /// Notes whose data has answered; says whether it is that of before.
+    fn same_store(&self, row: &Row) -> StoreResult<bool> {
+        let store: Vec<u8> = field(row, "store")?;
+        let store = <[u8; 8]>::try_from(store).map_err(|_| reply::nonsense())?;
+        let store = u64::from_be_bytes(store);
+        Ok(self.id.swap(store, Ordering::AcqRel) == store)
+    }
+
+    /// Notes which server has answered a renewal. If it is another than before, behind a proxy or under
+    /// the same name, it may not have what was written last.
+    fn meet(&self, row: &Row) -> StoreResult<()> {
+        let server: String = field(row, "server")?;
+        let mut last = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref().is_some_and(|last| *last != server) {
+            self.link.broke();
+        }
+        *last = Some(server);
+        Ok(())
     }
 
     fn local_micros(&self) -> i64 {
@@ -183,8 +216,16 @@ impl Mysql {
             LINE_MAX.into(),
             bytes(&ask.note),
         ];
-        let rows = self.link.ask(self.link.lines(), &self.sql.enter, params).await?;
-        reply::entered(&one(rows)?)
+        let reply = self.link.insist(self.link.lines(), &self.sql.enter, params).await?;
+        let answer = reply::entered(&one(reply.rows)?);
+        let stands =
+            matches!(answer, Ok(Answer::Entered(Entered::Granted { .. } | Entered::Queued(_))));
+        if reply.doubled && !stands {
+            // The copy that got no answer may come late, and nobody would know of its ticket.
+            let place = ask.place.clone();
+            self.leave(Leave { place, keep: None, stray: true }).await.map_err(unknown)?;
+        }
+        answer
     }
 
     /// How these tickets of a session stand, in one round trip.
@@ -201,7 +242,7 @@ impl Mysql {
             list.extend(ticket.to_bytes());
         }
         let params = vec![bytes(session.to_bytes()), bytes(list)];
-        let rows = self.link.ask(self.link.lines(), &self.sql.poll, params).await?;
+        let rows = self.insist(&self.sql.poll, params).await?;
         if rows.len() != tickets.len() {
             return Err(reply::nonsense());
         }
@@ -210,7 +251,7 @@ impl Mysql {
 
     async fn all(&self, session: SessionId) -> StoreResult<Vec<(Name, TicketId, u64)>> {
         let params = vec![bytes(session.to_bytes())];
-        let rows = self.link.ask(self.link.lines(), &self.sql.all, params).await?;
+        let rows = self.insist(&self.sql.all, params).await?;
         let mut all = Vec::with_capacity(rows.len());
         for row in rows {
             // A name that is none was written by nobody of ours; it is left alone.
@@ -220,16 +261,6 @@ impl Mysql {
             }
         }
         Ok(all)
-    }
-
-    /// Clears a few leftovers away. Whoever asked must not suffer if that fails.
-    async fn sweep(&self) {
-        let after = self.swept.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let params = vec![micros(STRAY_MAX).into(), micros(IDLE).into(), bytes(after)];
-        let swept = self.link.ask(self.link.lines(), &self.sql.sweep, params).await;
-        if let Ok(next) = swept.and_then(one).and_then(|row| field(&row, "next")) {
-            *self.swept.lock().unwrap_or_else(PoisonError::into_inner) = next;
-        }
     }
 
     async fn edit(&self, cell: bool, edit: Edit) -> StoreResult<Edited> {
@@ -242,7 +273,7 @@ impl Mysql {
             edit.edit.into(),
             edit.bytes.map_or(Value::NULL, Value::Bytes),
         ];
-        let row = one(self.link.ask(self.link.lines(), &self.sql.edit, params).await?)?;
+        let row = one(self.insist(&self.sql.edit, params).await?)?;
         match what(&row)?.as_str() {
             "done" => Ok(Edited::Done),
             "lost" => Ok(Edited::NotHeld),
@@ -250,6 +281,11 @@ impl Mysql {
             _ => Err(reply::nonsense()),
         }
     }
+}
+
+/// An error after which nobody can tell what was done.
+fn unknown(e: StoreError) -> StoreError {
+    StoreError { outcome: Outcome::Unknown, ..e }
 }
 
 fn name(bytes: &[u8]) -> Option<Name> {
@@ -266,7 +302,7 @@ impl Store for Mysql {
     }
 
     fn id(&self) -> StoreId {
-        self.id
+        StoreId(self.id.load(Ordering::Acquire).to_be_bytes())
     }
 
     async fn open(&self, ask: Open) -> StoreResult<Terms> {
@@ -279,8 +315,18 @@ impl Store for Mysql {
             owner.pid.into(),
             bytes(owner.program),
         ];
-        let row = one(self.link.ask(self.link.renewals(), &self.sql.open, params).await?)?;
+        let opened = match self.link.ask(self.link.lines(), &self.sql.open, params.clone()).await {
+            // The database was emptied, or somebody is just making its procedures anew.
+            Err(e) if trouble::is_missing(&e) => {
+                schema::prepare(&self.link, &self.prefix, self.create).await?;
+                self.insist(&self.sql.open, params).await?
+            }
+            Err(e) if e.is_transient() => self.insist(&self.sql.open, params).await?,
+            opened => opened?,
+        };
+        let row = one(opened)?;
         self.set_clock(field(&row, "now")?);
+        self.same_store(&row)?;
         if field(&row, "is_over")? {
             return Err(StoreError::session_over(KIND));
         }
@@ -288,24 +334,21 @@ impl Store for Mysql {
     }
 
     async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
-        // Before the renewal: a break while it is under way must show the next time at the latest.
-        let breaks = self.link.breaks();
         let params = vec![bytes(session.to_bytes())];
-        let row = one(self.link.ask(self.link.renewals(), &self.sql.renew, params).await?)?;
+        let renewed = self.link.insist(self.link.renewals(), &self.sql.renew, params).await?;
+        let row = one(renewed.rows)?;
         self.set_clock(field(&row, "now")?);
-        if !field::<bool>(&row, "lives")? {
+        if !self.same_store(&row)? || !field::<bool>(&row, "lives")? {
             return Ok(Renewal::Lost);
         }
+        self.meet(&row)?;
         let turn = self.renewals.fetch_add(1, Ordering::Relaxed) % SWEEP == SWEEP - 1;
         if turn || field(&row, "leftovers")? {
-            // The renewal counts now; the server ends a sweep that has begun, also if nobody waits.
-            tokio::select! {
-                () = self.sweep() => {}
-                () = self.clock.sleep(SWEEP_MOST) => {}
-            }
+            self.sweep.begin();
         }
         let evictions: u64 = field(&row, "evictions")?;
-        Ok(Renewal::Renewed { version: (breaks << 32).wrapping_add(evictions) })
+        // Last of all: what broke until now is checked by the poll that a new version leads to.
+        Ok(Renewal::Renewed { version: (self.link.breaks() << 32).wrapping_add(evictions) })
     }
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {
@@ -313,7 +356,7 @@ impl Store for Mysql {
         let mut before = u64::MAX;
         loop {
             let params = vec![bytes(session.to_bytes()), micros(STRAY_MAX).into()];
-            let row = one(self.link.ask(self.link.lines(), &self.sql.close, params).await?)?;
+            let row = one(self.insist(&self.sql.close, params).await?)?;
             let left: u64 = field(&row, "tickets")?;
             // What a user's transaction keeps from going is left to the sweep.
             if left == 0 || left >= before {
@@ -365,9 +408,9 @@ impl Store for Mysql {
         for some in waiting.chunks(POLL) {
             let answers = self.stands(session, some).await?;
             for ((name, ticket), stand) in some.iter().zip(answers) {
-                match stand {
-                    Stand::Waiting(_) => self.watch.waits(session, *ticket),
-                    _ => self.watch.waits_no_more(*ticket),
+                // One that waits is looked for since its enter, unless it has been left meanwhile.
+                if !matches!(stand, Stand::Waiting(_)) {
+                    self.watch.waits_no_more(*ticket);
                 }
                 stands.push((name.clone(), *ticket, stand));
             }
@@ -420,13 +463,13 @@ impl Store for Mysql {
             claim.mode.weight().into(),
             claim.mode.capacity().into(),
         ];
-        let row = one(self.link.ask(self.link.lines(), &self.sql.check, params).await?)?;
+        let row = one(self.insist(&self.sql.check, params).await?)?;
         field(&row, "held")
     }
 
     async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
         let params = vec![bytes(name.as_str())];
-        let rows = self.link.ask(self.link.lines(), &self.sql.read, params).await?;
+        let rows = self.insist(&self.sql.read, params).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         Ok(Some(Cell { bytes: field(row, "bytes")?, fence: reply::fence(row)? }))
     }
@@ -437,10 +480,11 @@ impl Store for Mysql {
 
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
         let params = vec![bytes(name.as_str()), bytes(ticket.to_bytes())];
-        let row = one(self.link.ask(self.link.lines(), &self.sql.evict, params).await?)?;
-        match what(&row)?.as_str() {
+        let reply = self.link.insist(self.link.lines(), &self.sql.evict, params).await?;
+        match what(&one(reply.rows)?)?.as_str() {
             "evicted" => Ok(true),
-            "gone" => Ok(false),
+            // By a copy that got no answer, as far as anybody can tell.
+            "gone" => Ok(reply.doubled),
             "pinned" => Err(reply::pinned()),
             _ => Err(reply::nonsense()),
         }
@@ -466,6 +510,6 @@ impl Store for Mysql {
 
 impl fmt::Debug for Mysql {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Mysql({})", self.id)
+        write!(f, "Mysql({})", self.id())
     }
 }

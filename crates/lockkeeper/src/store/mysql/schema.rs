@@ -1,14 +1,19 @@
 //! The tables and procedures in the database: making them, and knowing them again.
 
-use super::{KIND, link::Link};
+use super::{
+    KIND,
+    link::{Alone, Link},
+    trouble,
+};
 use crate::{
     error::{StoreError, Trouble},
     store::{StoreId, StoreResult},
 };
-use mysql_async::{Row, Value};
+use mysql_async::Row;
+use std::time::Duration;
 
 /// The version of what is in the `.sql` files. A change there is a new number here.
-const LAYOUT: i64 = 1;
+const LAYOUT: i64 = 2;
 
 /// The prefix that stands in the `.sql` files.
 const WRITTEN: &str = "lk_";
@@ -20,8 +25,10 @@ const FILES: [&str; 4] = [
     include_str!("user.sql"),
 ];
 
-/// For how long one process waits for another that is making the tables, in seconds.
-const MAKING: i64 = 30;
+/// For how long one process waits for another that is making the tables.
+const MAKING: Duration = Duration::from_secs(30);
+/// For how long one statement of it may take beyond that.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A text about our tables, with the prefix of the URL in it.
 pub(super) fn named(prefix: &str, sql: &str) -> String {
@@ -62,7 +69,11 @@ pub(super) fn script(prefix: &str) -> String {
 
 /// Makes what is missing; says whose data it is.
 pub(super) async fn prepare(link: &Link, prefix: &str, create: bool) -> StoreResult<StoreId> {
-    if let Some(id) = known(link, prefix).await? {
+    let found = match link.insist(link.lines(), &meta(prefix), Vec::new()).await {
+        Err(e) if trouble::is_missing(&e) => None,
+        reply => known(&reply?.rows, prefix)?,
+    };
+    if let Some(id) = found {
         return Ok(id);
     }
     if !create {
@@ -72,32 +83,49 @@ pub(super) async fn prepare(link: &Link, prefix: &str, create: bool) -> StoreRes
         );
         return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
     }
-    let lock = format!("lockkeeper making {prefix}");
-    let mut steps = vec![
-        ("SELECT GET_LOCK(?, ?)".to_owned(), vec![Value::from(lock.as_str()), MAKING.into()]),
-        ("SET SESSION sql_mode = 'STRICT_ALL_TABLES'".to_owned(), Vec::new()),
-    ];
-    steps.extend(statements(prefix).into_iter().map(|statement| (statement, Vec::new())));
+    let mut maker = link.alone(MAKING + PATIENCE).await?;
+    let made = make(&mut maker, prefix).await;
+    maker.end().await;
+    made.map_err(|e| explain(e, prefix))
+}
+
+/// Makes tables and procedures, unless another process has made them while this one waited for its turn.
+async fn make(maker: &mut Alone, prefix: &str) -> StoreResult<StoreId> {
+    let turn = vec![format!("lockkeeper making {prefix}").into(), MAKING.as_secs().into()];
+    let got = maker.ask("SELECT COALESCE(GET_LOCK(?, ?), 0)", turn).await?;
+    if !got.first().is_some_and(|row| field(row, 0).is_ok_and(|got: i64| got == 1)) {
+        let what = "somebody else is making the tables and does not come to an end";
+        return Err(StoreError::not_applied(KIND, Trouble::Unavailable, what));
+    }
+    match maker.ask(&meta(prefix), Vec::new()).await {
+        Err(e) if trouble::is_missing(&e) => {}
+        rows => {
+            if let Some(id) = known(&rows?, prefix)? {
+                return Ok(id);
+            }
+        }
+    }
+    maker.ask("SET SESSION sql_mode = 'STRICT_ALL_TABLES'", Vec::new()).await?;
+    for statement in statements(prefix) {
+        maker.ask(&statement, Vec::new()).await?;
+    }
     let fresh: [u8; 8] = rand::random();
     let insert = format!("INSERT IGNORE INTO {prefix}_meta(id, layout, store) VALUES (1, 0, ?)");
-    steps.push((insert, vec![fresh.as_slice().into()]));
+    maker.ask(&insert, vec![fresh.as_slice().into()]).await?;
     let update = format!("UPDATE {prefix}_meta SET layout = ? WHERE id = 1");
-    steps.push((update, vec![LAYOUT.into()]));
-    link.once(steps).await.map_err(|e| explain(e, prefix))?;
-    known(link, prefix).await?.ok_or_else(|| {
+    maker.ask(&update, vec![LAYOUT.into()]).await?;
+    known(&maker.ask(&meta(prefix), Vec::new()).await?, prefix)?.ok_or_else(|| {
         let what = "the tables were made and are not there";
         StoreError::not_applied(KIND, Trouble::Misconfigured, what)
     })
 }
 
+fn meta(prefix: &str) -> String {
+    format!("SELECT layout, store FROM {prefix}_meta WHERE id = 1")
+}
+
 /// The identity of the data, if its layout is ours.
-async fn known(link: &Link, prefix: &str) -> StoreResult<Option<StoreId>> {
-    let sql = format!("SELECT layout, store FROM {prefix}_meta WHERE id = 1");
-    let rows = match link.ask(link.lines(), &sql, Vec::new()).await {
-        // There is no such table.
-        Err(e) if super::link::code(&e) == Some(1146) => return Ok(None),
-        rows => rows?,
-    };
+fn known(rows: &[Row], prefix: &str) -> StoreResult<Option<StoreId>> {
     let Some(row) = rows.first() else { return Ok(None) };
     let layout: i64 = field(row, 0)?;
     if layout > LAYOUT {
@@ -121,7 +149,7 @@ fn explain(mut e: StoreError, prefix: &str) -> StoreError {
     if e.trouble == Trouble::Denied {
         e.what.push_str(&format!(
             "; to make its tables {prefix}_… lockkeeper needs the rights CREATE, CREATE ROUTINE and \
-             ALTER ROUTINE on the database, or let somebody who has them run what \
+             ALTER ROUTINE on the database; or let somebody who has them run what \
              `lockkeeper migrate --print` prints"
         ));
     }

@@ -1,6 +1,6 @@
 -- The operations on sessions, on what belongs to held tickets, and the sweep.
 
--- Opens a session; opening it again changes nothing.  -> now, whether it is over, ttl, delay
+-- Opens a session; opening it again changes nothing.  -> now, whether it is over, ttl, delay, the store
 CREATE PROCEDURE lk_open(
   p_session BINARY(16), p_ttl BIGINT, p_delay BIGINT, p_host VARBINARY(64), p_pid INT UNSIGNED,
   p_program VARBINARY(64))
@@ -11,19 +11,29 @@ BEGIN
     VALUES (p_session, p_ttl, p_delay, v_now + p_ttl, v_now + p_ttl + p_delay, v_now + p_ttl + p_delay,
       p_host, p_pid, p_program)
     ON DUPLICATE KEY UPDATE ttl = ttl;
-  SELECT v_now AS now, ended > 0 AS is_over, ttl, delay FROM lk_session WHERE id = p_session;
+  SELECT v_now AS now, s.ended > 0 AS is_over, s.ttl, s.delay, m.store
+    FROM lk_session s JOIN lk_meta m ON m.id = 1 WHERE s.id = p_session;
 END
 //
 
--- Renews a session.  -> whether it lives, its evictions, whether something is to be swept, now
+-- Renews a session. Does not wait for its row, so that no other renewal waits behind this one.
+-- -> whether it lives, its evictions, whether something is to be swept, now, which store on which server
 CREATE PROCEDURE lk_renew(p_session BINARY(16))
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_now, v_expires, v_evictions BIGINT;
+  DECLARE v_there INT;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
-  SELECT expires, evictions INTO v_expires, v_evictions FROM lk_session WHERE id = p_session FOR UPDATE;
+  SELECT expires, evictions INTO v_expires, v_evictions FROM lk_session WHERE id = p_session
+    FOR UPDATE SKIP LOCKED;
+  IF v_expires IS NULL THEN
+    SELECT COUNT(*) INTO v_there FROM lk_session WHERE id = p_session;
+    IF v_there THEN
+      SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1205, MESSAGE_TEXT = 'somebody has the session locked';
+    END IF;
+  END IF;
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
   IF v_expires > v_now THEN
     UPDATE lk_session SET expires = v_now + ttl, dead_at = v_now + ttl + delay,
@@ -34,7 +44,8 @@ BEGIN
     EXISTS (SELECT 1 FROM lk_session WHERE sweep_at <= v_now)
       OR EXISTS (SELECT 1 FROM lk_closed WHERE until <= v_now)
       OR EXISTS (SELECT 1 FROM lk_ticket WHERE session IS NULL AND hold_until <= v_now) AS leftovers,
-    v_now AS now;
+    v_now AS now, (SELECT store FROM lk_meta WHERE id = 1) AS store,
+    CONCAT_WS(':', @@hostname, @@port, @@server_id) AS server;
 END
 //
 

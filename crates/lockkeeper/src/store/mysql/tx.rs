@@ -3,7 +3,7 @@
 //! Thin wrappers around the procedures `lk_lock` and `lk_fence_check`, which can be called from any
 //! language and with any driver; `docs/mysql.md` describes them.
 
-use super::{KIND, link, schema};
+use super::{KIND, schema, trouble};
 use crate::{
     error::{Error, Loss, Result, StoreError, Trouble},
     name::Name,
@@ -65,7 +65,7 @@ impl Procedures {
             Err(e) => Err(match state(&e) {
                 "LK001" => Error::NotAcquired { name, waited: wait },
                 "LK002" => old_snapshot().because(e).into(),
-                _ => link::error(e).into(),
+                _ => trouble::error(e).into(),
             }),
         }
     }
@@ -95,7 +95,7 @@ impl Procedures {
             Err(e) if state(&e) == "LK003" => {
                 Err(Error::Lost { name: claim.name.clone(), why: Loss::Expired })
             }
-            Err(e) => Err(link::error(e).into()),
+            Err(e) => Err(trouble::error(e).into()),
         }
     }
 }

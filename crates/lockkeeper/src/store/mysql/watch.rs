@@ -1,7 +1,7 @@
 //! Telling waiters of their grants. The server cannot call us, so one query for all who wait in
 //! this process asks it, often while things move and seldom while nothing does.
 
-use super::{Mysql, link::Link, reply};
+use super::{Mysql, link::Link, reply, schema};
 use crate::{
     clock::Clock,
     error::StoreError,
@@ -10,8 +10,9 @@ use crate::{
 };
 use mysql_async::Value;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     convert::Infallible,
+    iter,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -56,7 +57,7 @@ impl Watch {
         self.waiting().retain(|_, of| *of != session);
     }
 
-    /// This ticket waits.
+    /// This ticket waits, from its enter on.
     pub(super) fn waits(&self, session: SessionId, ticket: TicketId) {
         if self.waiting().insert(ticket, session).is_none() {
             self.stir.notify_one();
@@ -108,21 +109,49 @@ impl Watch {
     }
 
     /// Tells those whose turn has come; says whether there were any.
-    async fn look_once(&self, link: &Link, sql: &str, now: i64) -> StoreResult<bool> {
-        let sinks: Vec<(SessionId, Arc<dyn Hints>)> =
-            self.sinks().iter().map(|(session, sink)| (*session, Arc::clone(sink))).collect();
+    async fn look_once(&self, link: &Link, sql: &Granted, now: i64) -> StoreResult<bool> {
+        let waiting: HashSet<SessionId> = self.waiting().values().copied().collect();
+        let mut sinks = self.sinks().clone();
+        sinks.retain(|session, _| waiting.contains(session));
+        let sessions: Vec<SessionId> = sinks.keys().copied().collect();
         let mut moved = false;
-        for (session, sink) in sinks {
-            let params: Vec<Value> =
-                vec![session.to_bytes().as_slice().into(), (now - RECENT).into()];
-            for row in link.ask(link.watch(), sql, params).await? {
+        for some in sessions.chunks(Granted::MOST) {
+            let (sql, mut params) = sql.asking_for(some);
+            params.push((now - RECENT).into());
+            for row in link.insist(link.watch(), sql, params).await?.rows {
                 let ticket = reply::ticket_id(reply::field(&row, "id")?)?;
-                if self.waiting().remove(&ticket).is_some() {
-                    sink.granted(ticket, reply::fence(&row)?);
-                    moved = true;
-                }
+                let Some(session) = self.waiting().remove(&ticket) else { continue };
+                sinks[&session].granted(ticket, reply::fence(&row)?);
+                moved = true;
             }
         }
         Ok(moved)
+    }
+}
+
+/// The question for the grants of some sessions. There is one text for each power of two, so that the
+/// server has to prepare few.
+pub(super) struct Granted(Vec<String>);
+
+impl Granted {
+    /// How many sessions one query asks for.
+    const MOST: usize = 64;
+
+    pub(super) fn new(prefix: &str) -> Self {
+        let text = |many: usize| {
+            let marks = vec!["?"; many].join(", ");
+            let sql =
+                format!("SELECT id, fence FROM lk_ticket WHERE session IN ({marks}) AND fence > ?");
+            schema::named(prefix, &sql)
+        };
+        Self((0..=Self::MOST.ilog2()).map(|power| text(1 << power)).collect())
+    }
+
+    /// The text for so many sessions, and what stands for them in it: one may be named repeatedly.
+    fn asking_for(&self, sessions: &[SessionId]) -> (&str, Vec<Value>) {
+        let room = sessions.len().next_power_of_two();
+        let named = sessions.iter().chain(iter::repeat(&sessions[0])).take(room);
+        let params = named.map(|session| session.to_bytes().as_slice().into()).collect();
+        (&self.0[room.ilog2() as usize], params)
     }
 }

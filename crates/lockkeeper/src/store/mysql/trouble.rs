@@ -1,0 +1,125 @@
+//! What errors mean: whether the connection is of any more use, whether the request can be repeated,
+//! and whether it may have been carried out.
+
+use super::KIND;
+use crate::error::{Outcome, StoreError, Trouble};
+use mysql_async::{Error, IoError, ServerError};
+
+/// The number of the server's error, if it is one.
+pub(super) fn code(e: &StoreError) -> Option<u16> {
+    let source = e.source.as_ref()?.downcast_ref::<ServerError>()?;
+    Some(source.code)
+}
+
+/// Are tables or procedures of ours missing?
+pub(super) fn is_missing(e: &StoreError) -> bool {
+    matches!(code(e), Some(1146 | 1305))
+}
+
+/// Is the connection of no more use?
+pub(super) fn ends_connection(e: &Error) -> bool {
+    match e {
+        Error::Server(e) => is_farewell(e.code) || is_elsewhere(e.code),
+        _ => true,
+    }
+}
+
+/// A deadlock, a wait for a row that was too long, a row or table that has changed meanwhile, a cluster
+/// that has refused: the transaction was rolled back, and nothing keeps the next attempt from
+/// succeeding.
+fn is_turned_back(code: u16) -> bool {
+    matches!(code, 1213 | 1205 | 1206 | 1020 | 1412 | 1637 | 3101 | 3572)
+}
+
+/// The server ends the connection, by shutdown or by somebody's KILL; what it did before is unknown.
+fn is_farewell(code: u16) -> bool {
+    matches!(code, 1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1927 | 3169 | 4031)
+}
+
+/// The server takes no writes: it is a replica, was made one, or has lost its cluster. Another may have
+/// taken over under the same name, which only a new connection finds.
+pub(super) fn is_elsewhere(code: u16) -> bool {
+    matches!(code, 1047 | 1290 | 1792 | 1836 | 3032)
+}
+
+/// What the error of a request means to us.
+///
+/// The procedures roll back whatever fails in them, but they can fail after their commit too, so
+/// that nothing was done is said of few errors.
+pub(super) fn error(e: Error) -> StoreError {
+    match e {
+        Error::Server(e) if !is_farewell(e.code) => {
+            let undone = is_turned_back(e.code) || is_elsewhere(e.code);
+            let outcome = if undone { Outcome::NotApplied } else { Outcome::Unknown };
+            StoreError { outcome, ..refused(e) }
+        }
+        e => StoreError::unknown(KIND, Trouble::Unavailable, "the connection broke").because(e),
+    }
+}
+
+/// What the error of an attempt to connect means to us.
+pub(super) fn at_connect(e: Error) -> StoreError {
+    match e {
+        Error::Server(e) if !is_farewell(e.code) => refused(e),
+        Error::Io(IoError::Tls(e)) => {
+            let what = format!("no TLS with the server: {e}; see tls_ca=, tls_cert= and tls_key=");
+            StoreError::not_applied(KIND, Trouble::Misconfigured, what).because(e)
+        }
+        e => {
+            let what = "cannot connect";
+            StoreError::not_applied(KIND, Trouble::Unavailable, what).because(e)
+        }
+    }
+}
+
+fn refused(e: ServerError) -> StoreError {
+    let (trouble, hint) = match e.code {
+        code if is_turned_back(code) => (Trouble::Unavailable, "; others are in the way"),
+        // Too many connections; or statements and procedures that are just being made anew.
+        1040 | 1203 | 1226 | 1129 | 1180 | 1305 | 1615 => (Trouble::Unavailable, ""),
+        code if is_elsewhere(code) => {
+            (Trouble::Unavailable, "; the server takes no writes: is it a replica?")
+        }
+        1114 | 1021 | 1041 => (Trouble::Unavailable, "; the server has no room left"),
+        1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1698 => (
+            Trouble::Denied,
+            "; its user needs a password that fits, and SELECT, INSERT, UPDATE, \
+                 DELETE and EXECUTE on the database",
+        ),
+        1049 => (Trouble::Misconfigured, "; create the database first"),
+        1146 => (Trouble::Misconfigured, "; its tables are gone"),
+        1318 => (Trouble::Misconfigured, "; its procedures are those of another lockkeeper"),
+        1665 => (Trouble::Misconfigured, "; set binlog_format to ROW or MIXED"),
+        _ => (Trouble::Other, ""),
+    };
+    let what = format!("the server refuses: {}{hint}", e.message);
+    StoreError::not_applied(KIND, trouble, what).because(e)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(code: u16) -> Error {
+        Error::Server(ServerError { code, message: "no".into(), state: "HY000".into() })
+    }
+
+    #[test]
+    fn nothing_was_done_is_said_only_where_it_is_sure() {
+        for sure in [1213, 1205, 3572, 1290, 1047] {
+            assert_eq!(error(server(sure)).outcome, Outcome::NotApplied, "{sure}");
+        }
+        for doubtful in [1305, 1615, 1180, 1436, 1114, 1142, 1053] {
+            assert_eq!(error(server(doubtful)).outcome, Outcome::Unknown, "{doubtful}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_shuts_down_refuses_nobody_for_good() {
+        for farewell in [1053, 1077, 1079, 1152, 1927] {
+            let e = at_connect(server(farewell));
+            assert!(e.is_transient() && e.outcome == Outcome::NotApplied, "{farewell}");
+        }
+        assert!(!at_connect(server(1045)).is_transient());
+    }
+}

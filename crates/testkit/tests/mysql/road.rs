@@ -1,0 +1,387 @@
+//! Connections that fall silent, are cut while nobody uses them, or end at a server that is not the
+//! right one any more.
+
+use crate::support::{TTL, client, cut_all, keeper, number, start, status};
+use lockkeeper::{Keeper, Loss, TicketId};
+use mysql_async::prelude::Queryable;
+use servers::{Running, Way};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use testkit::{
+    hand::Hand,
+    live::until_length,
+    world::{eventually, soon},
+};
+
+/// The server's URL by this way, for this user.
+fn url_by(way: &Way, user: &str) -> String {
+    format!("mysql://{user}@127.0.0.1:{}/lockkeeper", way.port())
+}
+
+async fn by_a_way(server: &Running, ttl: Duration) -> (Way, Keeper) {
+    let way = Way::to(server.ports()[0]).expect("a way");
+    let url = url_by(&way, "root");
+    (way, Keeper::builder().ttl(ttl).connect(&url).await.expect("the server answers"))
+}
+
+/// A user who may not write to a server that is read-only.
+async fn plain_user(server: &Running) {
+    let mut root = client(server).await;
+    for host in ["%", "localhost"] {
+        let user = format!("plain@'{host}' IDENTIFIED BY 'secret'");
+        root.query_drop(format!("CREATE USER {user}")).await.expect("made");
+        let grant = format!("GRANT ALL ON lockkeeper.* TO plain@'{host}'");
+        root.query_drop(grant).await.expect("granted");
+    }
+}
+
+/// A planned failover: the old primary lives on and takes no writes, its name leads to another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_takes_no_more_writes_is_left_for_the_one_behind_its_name() {
+    let (Some(old), Some(new)) = (start(), start()) else { return };
+    for server in [&old, &new] {
+        plain_user(server).await;
+    }
+    let way = Way::to(old.ports()[0]).expect("a way");
+    let keeper = Keeper::builder().ttl(TTL).connect(&url_by(&way, "plain:secret")).await;
+    let keeper = keeper.expect("connected");
+    let held = keeper.lock("a").await.expect("free");
+    client(&old).await.query_drop("SET GLOBAL read_only = 1").await.expect("done");
+    way.lead_to(new.ports()[0]);
+    // The new server has never heard of the session.
+    assert!(matches!(soon("the loss", held.lost()).await, Loss::SessionGone | Loss::Expired));
+    let again = soon("a lock of the new server", keeper.lock("a").into_future()).await;
+    let again = again.expect("free");
+    assert!(again.fence() > held.fence());
+    assert_eq!(number(&mut client(&new).await, "SELECT COUNT(*) FROM lk_session").await, 1);
+    keeper.close().await;
+}
+
+/// What a failover to a replica without the latest data does: the session is there, the ticket is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ticket_that_was_lost_behind_a_silent_connection_is_missed() {
+    let Some(server) = start() else { return };
+    let (way, keeper) = by_a_way(&server, TTL).await;
+    let (gone, kept) = (keeper.lock("a").await.expect("free"), keeper.lock("b").await.expect("b"));
+    // The connections are checked once, so that only the silence can make them be checked again.
+    let renewed = gone.remaining();
+    eventually("a renewal", async || gone.remaining() > renewed).await;
+    way.silence();
+    let mut other = client(&server).await;
+    other.query_drop("DELETE FROM lk_ticket WHERE name = 'a'").await.expect("deleted");
+    assert_eq!(soon("the loss", gone.lost()).await, Loss::Evicted);
+    assert!(kept.is_held());
+    keeper.close().await;
+}
+
+/// Others that use the same connection have more patience with it than a short session has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_connection_costs_no_short_session_its_life() {
+    let Some(server) = start() else { return };
+    let (way, keeper) = by_a_way(&server, Duration::from_secs(3)).await;
+    let held = keeper.lock("a").await.expect("free");
+    let slow = keeper.lock("b").lease(Duration::from_secs(40)).await.expect("free");
+    let (stop, opened) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut openers = tokio::task::JoinSet::new();
+    for opener in 0..4 {
+        let (keeper, stop, opened) = (keeper.clone(), Arc::clone(&stop), Arc::clone(&opened));
+        openers.spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                let lock = keeper.lock(format!("c{opener}")).lease(Duration::from_secs(30));
+                drop(lock.await.expect("free"));
+                opened.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    for _ in 0..3 {
+        let before = opened.load(Ordering::Relaxed);
+        eventually("locks", async || opened.load(Ordering::Relaxed) > before + 4).await;
+        way.silence();
+        eventually("renewals", async || held.extend(TTL / 2).await.is_ok()).await;
+        assert!(held.is_held() && slow.is_held());
+    }
+    stop.store(true, Ordering::Relaxed);
+    while let Some(opener) = soon("the end", openers.join_next()).await {
+        opener.expect("no panic");
+    }
+    assert!(keeper.check(&held.sequencer()).await.expect("an answer"));
+    keeper.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_meets_a_connection_that_was_cut_while_idle_does_not_fail() {
+    let Some(server) = start() else { return };
+    let (one, two) = (keeper(&server).await, keeper(&server).await);
+    let held = one.lock("a").await.expect("free");
+    let other = two.lock("b").await.expect("free");
+    let sequencer = held.sequencer();
+    for round in 0..2 {
+        cut_all(&server).await;
+        assert!(one.lock("a").try_now().await.expect("an answer").is_none());
+        cut_all(&server).await;
+        drop(one.lock(format!("c{round}")).try_now().await.expect("an answer").expect("free"));
+        cut_all(&server).await;
+        assert!(one.check(&sequencer).await.expect("an answer"));
+        cut_all(&server).await;
+        assert!(one.look_at("a").await.expect("an answer").is_some());
+        cut_all(&server).await;
+        held.write(b"value".to_vec()).await.expect("written");
+        cut_all(&server).await;
+        assert!(one.read("a").await.expect("an answer").is_some());
+        cut_all(&server).await;
+        let leased = one.lock(format!("d{round}")).lease(TTL).try_now().await;
+        leased.expect("an answer").expect("free").release().await.expect("released");
+    }
+    cut_all(&server).await;
+    assert!(one.evict("b", other.ticket()).await.expect("an answer"));
+    cut_all(&server).await;
+    held.release().await.expect("released");
+}
+
+/// A shutdown in good order tells every client, those too that are just connecting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_orderly_restart_is_not_seen_by_those_who_wait() {
+    let Some(mut server) = start() else { return };
+    let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut workers = tokio::task::JoinSet::new();
+    for worker in 0..6 {
+        let keeper = live_for_long(&server).await;
+        let (stop, rounds) = (Arc::clone(&stop), Arc::clone(&rounds));
+        workers.spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                let guard = keeper.lock(format!("name {}", worker % 3)).await.expect("a lock");
+                guard.release().await.expect("released");
+                rounds.fetch_add(1, Ordering::Relaxed);
+            }
+            keeper.close().await;
+        });
+    }
+    for _ in 0..2 {
+        let before = rounds.load(Ordering::Relaxed);
+        eventually("locks", async || rounds.load(Ordering::Relaxed) > before + 50).await;
+        server.stop().expect("stopped");
+        server.restart().expect("restarted");
+    }
+    stop.store(true, Ordering::Relaxed);
+    while let Some(worker) = soon("the end of a worker", workers.join_next()).await {
+        worker.expect("no error was seen");
+    }
+    assert_eq!(number(&mut client(&server).await, "SELECT COUNT(*) FROM lk_ticket").await, 0);
+}
+
+/// So that a restart on a busy machine ends no session.
+async fn live_for_long(server: &Running) -> Keeper {
+    testkit::live::keeper(server, Duration::from_secs(60)).await
+}
+
+/// The server can fail after it has committed, while it puts the answer together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_enter_whose_answer_fails_leaves_no_orphan() {
+    let Some(server) = start() else { return };
+    let (one, two) = (keeper(&server).await, keeper(&server).await);
+    let held = one.lock("a").await.expect("free");
+    let other = two.lock("b").await.expect("free");
+    // The first renewal checks all tickets; none after it does so without a reason.
+    for _ in 0..2 {
+        let before = other.remaining();
+        eventually("a renewal", async || other.remaining() > before).await;
+    }
+    let mut root = client(&server).await;
+    let made: Option<mysql_async::Row> =
+        root.query_first("SHOW CREATE PROCEDURE lk_answer_wait").await.expect("an answer");
+    let made: String = made.and_then(|mut row| row.take("Create Procedure")).expect("its text");
+    root.query_drop("DROP PROCEDURE lk_answer_wait").await.expect("dropped");
+    let waiting = two.lock("a").wait(Duration::from_millis(500)).into_future();
+    let refused = soon("an answer", waiting).await;
+    assert!(refused.is_err(), "{refused:?}");
+    root.query_drop(made).await.expect("made again");
+    until_length(&one, "a", 1).await;
+    assert!(other.is_held());
+    held.release().await.expect("released");
+    one.close().await;
+    two.close().await;
+}
+
+/// Nobody may be looked for who has left, or the server is asked for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_while_a_poll_is_under_way_is_not_looked_for() {
+    let Some(server) = start() else { return };
+    let (way, keeper) = by_a_way(&server, Duration::from_secs(600)).await;
+    let store = keeper.store().clone();
+    let (one, two) = (Hand::open(&store).await, Hand::open(&store).await);
+    let _held = one.queue("a").await;
+    let (ticket, _) = two.queue("a").await;
+    // Two connections that know both statements: neither needs an answer before it can ask.
+    let stranger = TicketId::random();
+    tokio::join!(two.stand("a", ticket), two.stand("a", ticket));
+    tokio::join!(two.leave("a", stranger), two.leave("a", stranger));
+    let hints = tokio::spawn({
+        let (store, session) = (store.clone(), two.session);
+        async move { lockkeeper::Store::hints(&store, session, Arc::new(Deaf)).await }
+    });
+    let mut witness = client(&server).await;
+    let looks = status(&mut witness, "Com_stmt_execute").await + 3;
+    eventually("looks", async || status(&mut witness, "Com_stmt_execute").await > looks).await;
+    way.hold_answers();
+    let before = status(&mut witness, "Com_call_procedure").await;
+    let poll = tokio::spawn({
+        let two = two.clone();
+        async move { two.stand("a", ticket).await }
+    });
+    eventually("the poll has arrived", async || {
+        status(&mut witness, "Com_call_procedure").await > before
+    })
+    .await;
+    let leave = tokio::spawn({
+        let two = two.clone();
+        async move { two.leave("a", ticket).await }
+    });
+    until_length(&crate::support::keeper(&server).await, "a", 1).await;
+    way.open();
+    soon("the poll's answer", poll).await.expect("no panic");
+    soon("the leave's answer", leave).await.expect("no panic");
+    eventually("nobody asks", async || {
+        let before = status(&mut witness, "Com_stmt_execute").await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        status(&mut witness, "Com_stmt_execute").await == before
+    })
+    .await;
+    hints.abort();
+}
+
+struct Deaf;
+
+impl lockkeeper::store::Hints for Deaf {
+    fn granted(&self, _: TicketId, _: u64) {}
+    fn ended(&self, _: TicketId) {}
+    fn freed(&self, _: &lockkeeper::Name) {}
+    fn look(&self, _: Option<TicketId>) {}
+}
+
+/// Every lease is a session of its own; all who wait are still looked for with one query.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_sessions_that_wait_are_one_query() {
+    let Some(server) = start() else { return };
+    let keeper = live_for_long(&server).await;
+    let mut held = Vec::new();
+    let mut waiting = tokio::task::JoinSet::new();
+    for i in 0..50 {
+        held.push(keeper.lock(format!("name {i}")).await.expect("free"));
+        let lease = Duration::from_secs(300);
+        waiting.spawn(keeper.lock(format!("name {i}")).lease(lease).into_future());
+    }
+    let mut witness = client(&server).await;
+    eventually("all wait", async || {
+        number(&mut witness, "SELECT COUNT(*) FROM lk_ticket WHERE fence = 0").await == 50
+    })
+    .await;
+    // While nothing moves there are twenty looks in a second.
+    eventually("few questions", async || {
+        let began = Instant::now();
+        let before = status(&mut witness, "Com_stmt_execute").await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let questions = status(&mut witness, "Com_stmt_execute").await - before;
+        questions < 60 * (began.elapsed().as_secs() + 1)
+    })
+    .await;
+    drop(held);
+    while let Some(granted) = soon("a turn", waiting.join_next()).await {
+        drop(granted.expect("no panic").expect("granted"));
+    }
+    keeper.close().await;
+}
+
+/// Not even what cannot be swept may keep a renewal waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_session_does_not_wait_for_what_is_swept() {
+    let Some(server) = start() else { return };
+    let keeper = testkit::live::keeper(&server, Duration::from_millis(600)).await;
+    let held = keeper.lock("a").await.expect("free");
+    // Dead sessions whose lines somebody sits on.
+    let mut user = client(&server).await;
+    for dead in 0..4 {
+        for sql in [
+            format!(
+                "INSERT INTO lk_session(id, ttl, delay, expires, dead_at, sweep_at, host, pid, program) \
+                 VALUES (UNHEX(MD5({dead})), 1, 0, 1, 1, 1, '', 1, '')"
+            ),
+            format!("INSERT INTO lk_line(name) VALUES ('dead {dead}')"),
+            format!(
+                "INSERT INTO lk_ticket(name, id, session, seq, weight, capacity, entered, note) \
+                 VALUES ('dead {dead}', UNHEX(MD5({dead})), UNHEX(MD5({dead})), 1, 1, 1, 1, '')"
+            ),
+        ] {
+            user.query_drop(sql).await.expect("written");
+        }
+    }
+    user.query_drop("BEGIN").await.expect("begun");
+    user.query_drop("SELECT * FROM lk_line WHERE name LIKE 'dead%' FOR UPDATE").await.expect("sat");
+    let mut witness = client(&server).await;
+    let ends = "SELECT MAX(expires) FROM lk_session";
+    let until = number(&mut witness, ends).await + 5_000_000;
+    eventually("five seconds of renewals", async || {
+        held.is_held() && number(&mut witness, ends).await > until || !held.is_held()
+    })
+    .await;
+    assert!(held.is_held());
+    user.query_drop("ROLLBACK").await.expect("ended");
+    let dead = "SELECT COUNT(*) FROM lk_ticket WHERE name <> 'a'";
+    eventually("they are swept", async || number(&mut witness, dead).await == 0).await;
+    keeper.close().await;
+}
+
+/// Another database behind the same URL: what was locked is lost, and locking goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emptied_database_is_made_anew() {
+    let Some(server) = start() else { return };
+    let keeper = keeper(&server).await;
+    let held = keeper.lock("a").await.expect("free");
+    let before = held.sequencer();
+    let mut root = client(&server).await;
+    root.query_drop("DROP DATABASE lockkeeper").await.expect("dropped");
+    root.query_drop("CREATE DATABASE lockkeeper").await.expect("made");
+    soon("the loss", held.lost()).await;
+    let again = soon("a lock", keeper.lock("a").into_future()).await.expect("free");
+    assert!(again.fence() > held.fence());
+    assert!(keeper.check(&again.sequencer()).await.expect("an answer"));
+    assert!(!keeper.check(&before).await.expect("an answer"));
+    let mut user = client(&server).await;
+    user.query_drop("BEGIN").await.expect("begun");
+    lockkeeper::store::mysql::fence_check(&mut user, &again.sequencer()).await.expect("held");
+    drop(user);
+    keeper.close().await;
+}
+
+/// All others wait for the first one, and nobody makes anew what is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_later_makes_nothing_anew() {
+    let Some(server) = start() else { return };
+    let mut comers = tokio::task::JoinSet::new();
+    for comer in 0..8 {
+        let url = server.url().to_owned();
+        comers.spawn(async move {
+            let keeper = Keeper::connect(&url).await.expect("connected");
+            for round in 0..20 {
+                let name = format!("{comer} {round}");
+                drop(keeper.lock(name).try_now().await.expect("an answer").expect("free"));
+            }
+            keeper.close().await;
+        });
+    }
+    while let Some(comer) = soon("the end", comers.join_next()).await {
+        comer.expect("no error was seen");
+    }
+    let mut witness = client(&server).await;
+    let there =
+        "SELECT COUNT(*) FROM information_schema.routines WHERE routine_schema = 'lockkeeper'";
+    let there = u64::try_from(number(&mut witness, there).await).expect("a count");
+    for word in ["create", "drop"] {
+        let made = status(&mut witness, &format!("Com_{word}_procedure")).await;
+        assert_eq!(made, there, "{word}");
+    }
+}
