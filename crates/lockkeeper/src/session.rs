@@ -114,7 +114,7 @@ impl Session {
         let name = leave.place.name.clone();
         tokio::select! {
             biased;
-            left = persist(&self.store, &self.desk, leave) => match left {
+            left = persist(&self.store, &self.desk, leave, StoreError::is_transient) => match left {
                 Some(left) => Ok(left?),
                 None => Err(Error::Lost { name, why: self.desk.lost().await }),
             },
@@ -147,11 +147,16 @@ impl Session {
 
 /// Sends a leave until it is answered; a repeated leave never ends a later grant. `None` when the
 /// session may be gone: then nothing more is sent for it, or its lock-delay would be cut short.
-async fn persist(store: &AnyStore, desk: &Desk, leave: Leave) -> Option<StoreResult<Left>> {
+async fn persist(
+    store: &AnyStore,
+    desk: &Desk,
+    leave: Leave,
+    may_pass: fn(&StoreError) -> bool,
+) -> Option<StoreResult<Left>> {
     let (mut pause, mut repeated) = (PAUSE_FIRST, false);
     while !desk.may_be_gone() {
         match store.leave(leave.clone()).await {
-            Err(e) if e.is_transient() => repeated |= e.outcome == Outcome::Unknown,
+            Err(e) if may_pass(&e) => repeated |= e.outcome == Outcome::Unknown,
             // An earlier copy of this very request has done it.
             Ok(Left::Gone) if repeated => return Some(Ok(Left::Released)),
             answer => return Some(answer),
@@ -160,6 +165,12 @@ async fn persist(store: &AnyStore, desk: &Desk, leave: Leave) -> Option<StoreRes
         pause = (pause * 2).min(PAUSE_MOST);
     }
     None
+}
+
+/// A store that is full or refuses us may be mended while the session lives; nobody but the session's
+/// task would end the ticket then.
+fn may_be_mended(e: &StoreError) -> bool {
+    e.is_transient() || matches!(e.trouble, Trouble::Full | Trouble::Denied)
 }
 
 /// The session's task.
@@ -292,7 +303,8 @@ impl Tender {
                     let _ = request.await;
                 }
                 let ticket = leave.place.ticket;
-                if let Some(Err(e)) = persist(&promise.store, &promise.desk, leave).await {
+                let left = persist(&promise.store, &promise.desk, leave, may_be_mended).await;
+                if let Some(Err(e)) = left {
                     observe::leave_failed(&e);
                 }
                 promise.desk.forget(ticket);

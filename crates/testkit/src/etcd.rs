@@ -106,10 +106,11 @@ impl Load {
         let fences = self.fences.lock().expect("not poisoned").clone();
         assert!(fences.is_sorted_by(|a, b| a < b), "a fence went back: {fences:?}");
         let store = self.keepers[0].store().clone();
+        // Before the sessions end, and with them whatever a fault has left behind.
+        eventually("no ticket is left", async || tickets(&store).await == 0).await;
         for keeper in &self.keepers {
             soon("the close", keeper.close()).await;
         }
-        eventually("no ticket is left", async || tickets(&store).await == 0).await;
         Ok(())
     }
 }

@@ -305,12 +305,12 @@ async fn a_user_with_few_rights_takes_locks_and_outlives_its_token() {
 async fn a_cluster_restored_from_a_snapshot_is_noticed() {
     for token in ["etcd-cluster", "restored"] {
         let Some(mut server) = start(servers::ETCD) else { return };
-        let keeper = keeper(&server).await;
+        let first = keeper(&server).await;
         let snapshot = server.folder().join("snapshot").display().to_string();
         etcdctl(&server, &["snapshot", "save", &snapshot]).await;
-        let held = keeper.lock("a").await.expect("free");
+        let held = first.lock("a").await.expect("free");
         for _ in 0..5 {
-            keeper.lock("b").await.expect("free").release().await.expect("released");
+            first.lock("b").await.expect("free").release().await.expect("released");
         }
         server.stop().expect("stopped");
         let (data, peers) = (server.folder().join("etcd-1"), server.ports()[1]);
@@ -328,9 +328,17 @@ async fn a_cluster_restored_from_a_snapshot_is_noticed() {
         etcdctl(&server, &words).await;
         server.restart().expect("restarted");
         // The first to ask may only hear that its session is over; whoever goes on hears why.
-        let attempt = async || soon("an answer", keeper.lock("b").try_now()).await;
+        let attempt = async || soon("an answer", first.lock("b").try_now()).await;
         assert!(attempt().await.is_err(), "as if nothing had happened");
         let refused = attempt().await.expect_err("not the cluster it was").to_string();
+        assert!(refused.contains("restored"), "{refused}");
+        // Also when the new cluster's revisions have passed the old ones.
+        let other = keeper(&server).await;
+        for _ in 0..20 {
+            other.lock("b").await.expect("free").release().await.expect("released");
+        }
+        other.close().await;
+        let refused = attempt().await.expect_err("still not the cluster it was").to_string();
         assert!(refused.contains("restored"), "{refused}");
         assert!(held.extend(Duration::from_secs(20)).await.is_err());
         soon("the loss", held.lost()).await;

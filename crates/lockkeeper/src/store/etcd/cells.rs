@@ -2,7 +2,7 @@
 
 use super::{
     Etcd, Nature, error, ops,
-    proto::{RangeRequest, TxnRequest},
+    proto::{Headed as _, RangeRequest, TxnRequest},
     row::{CellRow, Row},
     sessions::tag,
     standing::Queue,
@@ -27,8 +27,14 @@ struct Held {
 
 impl Etcd {
     async fn queue(&self, name: &Name) -> StoreResult<Queue> {
+        Ok(self.queue_at(name).await?.0)
+    }
+
+    /// The line, and the revision at which it was read.
+    async fn queue_at(&self, name: &Name) -> StoreResult<(Queue, i64)> {
         let line = self.client.range(ops::all(&self.keys.line(name))).await?;
-        Ok(Queue::read(&self.keys, name, line.kvs))
+        let revision = line.revision();
+        Ok((Queue::read(&self.keys, name, line.kvs), revision))
     }
 
     /// The ticket, if it was granted to its session; the cluster is asked only if this is not known.
@@ -41,10 +47,10 @@ impl Etcd {
             let (key, lease, mode) = (known.key, known.lease, known.mode);
             return Ok(Some(Held { key, lease, mode, fence }));
         }
-        let mut queue = self.queue(name).await?;
+        let (mut queue, revision) = self.queue_at(name).await?;
         let at = queue.own(*ticket, tag(*session)).filter(|at| *at < queue.admitted());
         let Some(own) = at.map(|at| queue.0.swap_remove(at)) else { return Ok(None) };
-        let fence = u64::try_from(own.created).unwrap_or(0);
+        let fence = self.note_grant(place, own.created, revision);
         Ok(Some(Held { key: own.key, lease: own.lease, mode: own.spot.mode, fence }))
     }
 

@@ -7,6 +7,7 @@
 use super::{
     KIND,
     error::{self, Failure},
+    login::{Credentials, Login},
     proto::{
         AuthenticateRequest, AuthenticateResponse, Headed, LeaseGrantRequest, LeaseGrantResponse,
         LeaseKeepAliveResponse, LeaseRequest, LeaseRevokeResponse, LeaseTimeToLiveRequest,
@@ -23,10 +24,7 @@ use http::uri::PathAndQuery;
 use prost::Message;
 use std::{
     future::Future,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicI64, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     time::Duration,
 };
 use tokio::sync::watch;
@@ -34,7 +32,7 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::{
     Request, Status, Streaming,
     client::Grpc,
-    metadata::{Ascii, MetadataValue},
+    metadata::MetadataValue,
     transport::{Channel, Endpoint},
 };
 use tonic_prost::ProstCodec;
@@ -45,11 +43,14 @@ const REQUEST: Duration = Duration::from_secs(5);
 const ATTEMPT: Duration = Duration::from_millis(1500);
 /// A request that was given up so long after it was sent speaks against its endpoint.
 const SUSPECT: Duration = Duration::from_millis(400);
+/// How often a request asks for a new token.
+const LOGINS: u32 = 2;
 /// Listings of many lines are long.
 const ANSWER_MAX: usize = 256 << 20;
 
 /// Where all requests are linearizable.
 const KV: &str = "/etcdserverpb.KV/";
+const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 
 /// What repeating a request does.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,10 +61,11 @@ pub(super) enum Nature {
     Once,
 }
 
-/// Who we are, if the servers want to know.
-pub(super) struct Credentials {
-    pub(super) user: String,
-    pub(super) password: String,
+/// An answer, and whether an earlier attempt of its request got none: that one may still be carried
+/// out, at any time.
+pub(super) struct Told<A> {
+    pub(super) answer: A,
+    pub(super) stray: bool,
 }
 
 pub(super) struct Client {
@@ -71,12 +73,13 @@ pub(super) struct Client {
     endpoints: Vec<Channel>,
     /// Which endpoint is used now; it only grows, and counts around.
     turn: watch::Sender<usize>,
-    credentials: Option<Credentials>,
-    token: Mutex<Option<MetadataValue<Ascii>>>,
+    login: Login,
     /// The cluster that answered first. Zero until then.
     cluster: AtomicU64,
     /// The highest revision seen. Reads are linearizable, so no later answer is from before it.
     highest: AtomicI64,
+    /// The cluster is not the one that it was. That does not pass.
+    restored: AtomicBool,
 }
 
 impl Client {
@@ -89,10 +92,10 @@ impl Client {
             clock,
             endpoints: endpoints.iter().map(Endpoint::connect_lazy).collect(),
             turn: watch::Sender::new(0),
-            credentials,
-            token: Mutex::default(),
+            login: Login::new(credentials),
             cluster: AtomicU64::new(0),
             highest: AtomicI64::new(0),
+            restored: AtomicBool::new(false),
         }
     }
 
@@ -131,56 +134,78 @@ impl Client {
         let _ = turns.wait_for(|now| *now != turn).await;
     }
 
-    fn request<T>(&self, message: T) -> Request<T> {
+    fn request<T>(&self, path: &str, message: T) -> Request<T> {
         let mut request = Request::new(message);
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-        let token = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(token) = token {
+        if let Some(token) = self.login.token().filter(|_| path != AUTHENTICATE) {
             request.metadata_mut().insert("token", token);
         }
         request
     }
 
-    /// Sends a request until it is answered, its time is over, or nothing can be hoped for.
     async fn call<Q, A>(&self, path: &'static str, ask: Q, nature: Nature) -> StoreResult<A>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + Headed + 'static,
     {
+        Ok(self.tell(path, ask, nature).await?.answer)
+    }
+
+    /// Sends a request until it is answered, its time is over, or nothing can be hoped for.
+    async fn tell<Q, A>(&self, path: &'static str, ask: Q, nature: Nature) -> StoreResult<Told<A>>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + Headed + 'static,
+    {
         let end = self.clock.now() + REQUEST;
-        let (mut unknown, mut authenticated) = (false, false);
-        let mut failures = 0;
+        let (mut stray, mut doubted) = (false, false);
+        let (mut logins, mut failures) = (0, 0);
         let highest = self.highest.load(Ordering::Acquire);
         loop {
+            self.is_the_same()?;
+            let (seen, turn) = (self.login.asked(), *self.turn.borrow());
             let failure = match self.attempt(path, ask.clone(), end).await {
                 Ok(answer) => {
                     self.same_cluster(&answer)?;
-                    if path.starts_with(KV) {
-                        self.goes_on(&answer, highest)?;
+                    if !path.starts_with(KV) || self.goes_on(&answer, highest) {
+                        return Ok(Told { answer, stray });
                     }
-                    return Ok(answer);
+                    // A member may be old for a moment; a second look, at another one, tells.
+                    if doubted || nature == Nature::Once {
+                        return Err(self.restored("it answers from a time before its last answer"));
+                    }
+                    doubted = true;
+                    self.turn_from(turn);
+                    continue;
                 }
                 Err(failure) => failure,
             };
-            unknown |= failure.error.outcome == Outcome::Unknown;
-            let token_expired = failure.token && self.credentials.is_some() && !authenticated;
-            if token_expired {
-                authenticated = true;
-                self.authenticate().await?;
+            stray |= failure.error.outcome == Outcome::Unknown;
+            let outcome = if stray { Outcome::Unknown } else { Outcome::NotApplied };
+            if failure.token && self.login.is_needed() && logins < LOGINS {
+                logins += 1;
+                self.log_in(seen).await.map_err(|e| StoreError { outcome, ..e })?;
                 continue;
             }
             failures += 1;
-            let again = failure.endpoint && (nature == Nature::Repeatable || !unknown);
+            let again = failure.endpoint && (nature == Nature::Repeatable || !stray);
             let left = self.clock.now() < end;
             if !again || !left || failures > 2 * self.endpoints.len() {
-                let outcome = if unknown { Outcome::Unknown } else { Outcome::NotApplied };
-                return Err(StoreError { outcome, ..failure.error });
+                return Err(StoreError { outcome, ..self.final_error(failure) });
             }
             // One round through the endpoints without a pause; after that they need one.
             if failures.is_multiple_of(self.endpoints.len()) {
                 self.clock.sleep(Duration::from_millis(50)).await;
             }
         }
+    }
+
+    /// A token that was refused, although it is new, is no verdict on the user.
+    fn final_error(&self, failure: Failure) -> StoreError {
+        if failure.token && self.login.is_needed() {
+            return StoreError { trouble: Trouble::Unavailable, ..failure.error };
+        }
+        failure.error
     }
 
     /// One request to the present endpoint.
@@ -197,7 +222,7 @@ impl Client {
             grpc.ready().await.map_err(|e| Status::from_error(e.into()))?;
             let path = PathAndQuery::from_static(path);
             let codec = ProstCodec::<Q, A>::default();
-            grpc.unary(self.request(ask), path, codec).await
+            grpc.unary(self.request(path.path(), ask), path, codec).await
         });
         let answer = match answer.await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
@@ -211,46 +236,75 @@ impl Client {
         answer
     }
 
-    /// After a restore from a snapshot the cluster is another one, and the revisions may begin anew.
+    /// After a restore from a snapshot the cluster is another one, and the revisions may begin anew; if
+    /// it has its old name, it is known by its revisions, which have gone back.
     fn same_cluster(&self, answer: &impl Headed) -> StoreResult<()> {
         let Some(header) = answer.header() else { return Ok(()) };
         let (id, known) = (header.cluster_id, self.cluster());
         if known == 0 {
             self.cluster.store(id, Ordering::Release);
         } else if known != id {
-            return Err(restored("another cluster answers than before"));
+            return Err(self.restored("another cluster answers than before"));
         }
         Ok(())
     }
 
-    /// A cluster that was restored under its old name is known by its revisions, which have gone back.
-    fn goes_on(&self, answer: &impl Headed, highest: i64) -> StoreResult<()> {
-        if answer.revision() < highest {
-            return Err(restored("the cluster answers from a time before its last answer"));
-        }
+    fn goes_on(&self, answer: &impl Headed, highest: i64) -> bool {
         self.highest.fetch_max(answer.revision(), Ordering::AcqRel);
-        Ok(())
+        answer.revision() >= highest
     }
 
-    /// Gets a token for the user, if there is one.
-    pub(super) async fn authenticate(&self) -> StoreResult<()> {
-        let Some(Credentials { user, password }) = &self.credentials else { return Ok(()) };
+    fn restored(&self, seen: &str) -> StoreError {
+        self.restored.store(true, Ordering::Release);
+        StoreError::unknown(KIND, Trouble::Misconfigured, format!("{seen}: {RESTORED}"))
+    }
+
+    /// Was the cluster restored or replaced since we know it?
+    pub(super) fn is_restored(&self) -> bool {
+        self.restored.load(Ordering::Acquire)
+    }
+
+    fn is_the_same(&self) -> StoreResult<()> {
+        match self.is_restored() {
+            true => Err(StoreError::not_applied(KIND, Trouble::Misconfigured, RESTORED)),
+            false => Ok(()),
+        }
+    }
+
+    /// How often a token was asked for: see [`log_in`](Self::log_in).
+    pub(super) fn logins(&self) -> u64 {
+        self.login.asked()
+    }
+
+    /// Gets a token for the user, if there is one, unless somebody has tried since `seen`.
+    pub(super) async fn log_in(&self, seen: u64) -> StoreResult<()> {
+        let Some(Credentials { user, password }) = &self.login.credentials else { return Ok(()) };
+        let _alone = self.login.door.lock().await;
+        if self.login.asked() != seen {
+            return Ok(());
+        }
         let ask = AuthenticateRequest { name: user.clone(), password: password.clone() };
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let token = self.ask_for_a_token(ask).await;
+        self.login.answered(token.as_ref().ok().cloned());
+        token.map(drop)
+    }
+
+    async fn ask_for_a_token(
+        &self,
+        ask: AuthenticateRequest,
+    ) -> StoreResult<MetadataValue<tonic::metadata::Ascii>> {
         let mut tries = 0;
-        let answer: AuthenticateResponse = loop {
+        loop {
             let end = self.clock.now() + REQUEST;
-            let path = "/etcdserverpb.Auth/Authenticate";
             tries += 1;
-            match self.attempt(path, ask.clone(), end).await {
-                Ok(answer) => break answer,
+            match self.attempt::<_, AuthenticateResponse>(AUTHENTICATE, ask.clone(), end).await {
+                Ok(answer) => {
+                    return answer.token.parse().map_err(|_| error::nonsense("the token"));
+                }
                 Err(failure) if failure.endpoint && tries <= self.endpoints.len() => {}
                 Err(failure) => return Err(failure.error),
             }
-        };
-        let token = answer.token.parse().map_err(|_| error::nonsense("the token"))?;
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
-        Ok(())
+        }
     }
 
     pub(super) async fn range(&self, ask: RangeRequest) -> StoreResult<RangeResponse> {
@@ -258,7 +312,16 @@ impl Client {
     }
 
     pub(super) async fn txn(&self, ask: TxnRequest, nature: Nature) -> StoreResult<TxnResponse> {
-        self.call("/etcdserverpb.KV/Txn", ask, nature).await
+        Ok(self.told(ask, nature).await?.answer)
+    }
+
+    /// A transaction whose sender has to know whether a copy of it may come late.
+    pub(super) async fn told(
+        &self,
+        ask: TxnRequest,
+        nature: Nature,
+    ) -> StoreResult<Told<TxnResponse>> {
+        self.tell("/etcdserverpb.KV/Txn", ask, nature).await
     }
 
     /// Grants a lease. `None` if there is one of this id.
@@ -295,20 +358,26 @@ impl Client {
         self.call("/etcdserverpb.Maintenance/Status", StatusRequest {}, Nature::Repeatable).await
     }
 
-    /// Keeps leases alive: says whether all of them are.
+    /// Keeps leases alive.
     ///
     /// A stream of its own for each renewal, so that an answer to an earlier one, come late, is never
     /// taken for an answer to this one.
-    pub(super) async fn keep_alive(&self, leases: Vec<i64>) -> StoreResult<bool> {
-        let (turn, _) = self.current();
+    pub(super) async fn keep_alive(&self, leases: Vec<i64>) -> StoreResult<Alive> {
+        self.is_the_same()?;
+        let (seen, turn) = (self.login.asked(), *self.turn.borrow());
         let mut watch = Watchman { client: self, turn, sent: self.clock.now(), done: false };
-        let alive = self.keep_alive_at(turn, leases).await;
+        let alive = tokio::select! {
+            biased;
+            alive = self.keep_alive_at(turn, leases) => alive,
+            // Something is wrong with this endpoint: no use in waiting for it.
+            () = self.turned(turn) => Err(error::broken("the endpoint fell silent")),
+        };
         watch.done = true;
         match alive {
             Ok(alive) => Ok(alive),
-            Err(failure) if failure.token && self.credentials.is_some() => {
-                self.authenticate().await?;
-                Err(StoreError { trouble: Trouble::Unavailable, ..failure.error })
+            Err(failure) if failure.token && self.login.is_needed() => {
+                self.log_in(seen).await?;
+                Err(self.final_error(failure))
             }
             Err(failure) => {
                 self.turn_from(turn);
@@ -317,24 +386,27 @@ impl Client {
         }
     }
 
-    async fn keep_alive_at(&self, turn: usize, leases: Vec<i64>) -> Result<bool, Failure> {
+    async fn keep_alive_at(&self, turn: usize, leases: Vec<i64>) -> Result<Alive, Failure> {
         let mut missing = leases.len();
         let asks = tokio_stream::iter(leases.into_iter().map(|id| LeaseRequest { id }));
         let path = "/etcdserverpb.Lease/LeaseKeepAlive";
         let answers = self.stream::<_, LeaseKeepAliveResponse>(turn, path, asks);
         let mut answers = self.bounded(answers).await?;
+        let mut alive = Alive { all: true, term: u64::MAX };
         while missing > 0 {
             let next = async { answers.next().await.transpose().map_err(error::of) };
             let Some(answer) = self.bounded(next).await? else {
                 return Err(error::broken("the server ended the stream of keep-alives"));
             };
             self.same_cluster(&answer).map_err(Failure::final_)?;
+            alive.term = alive.term.min(answer.header().map_or(0, |header| header.raft_term));
             if answer.ttl <= 0 {
-                return Ok(false);
+                alive.all = false;
+                return Ok(alive);
             }
             missing -= 1;
         }
-        Ok(true)
+        Ok(alive)
     }
 
     async fn bounded<T>(
@@ -350,12 +422,12 @@ impl Client {
         &self,
         asks: impl Stream<Item = WatchRequest> + Send + 'static,
     ) -> StoreResult<(usize, Streaming<WatchResponse>)> {
-        let (turn, _) = self.current();
+        let (seen, turn) = (self.login.asked(), *self.turn.borrow());
         let stream = self.stream(turn, "/etcdserverpb.Watch/Watch", asks);
         match self.bounded(stream).await {
             Ok(stream) => Ok((turn, stream)),
-            Err(failure) if failure.token && self.credentials.is_some() => {
-                self.authenticate().await?;
+            Err(failure) if failure.token && self.login.is_needed() => {
+                self.log_in(seen).await?;
                 Err(failure.error)
             }
             Err(failure) => {
@@ -379,19 +451,23 @@ impl Client {
         let opened = async {
             grpc.ready().await.map_err(|e| Status::from_error(e.into()))?;
             let path = PathAndQuery::from_static(path);
-            grpc.streaming(self.request(asks), path, ProstCodec::<Q, A>::default()).await
+            let asks = self.request(path.path(), asks);
+            grpc.streaming(asks, path, ProstCodec::<Q, A>::default()).await
         };
         Ok(opened.await.map_err(error::of)?.into_inner())
     }
 }
 
-fn restored(seen: &str) -> StoreError {
-    let what = format!(
-        "{seen}: it was restored or replaced, and what was locked before is not locked any more; \
-         connect anew"
-    );
-    StoreError::unknown(KIND, Trouble::Misconfigured, what)
+/// How leases were found.
+pub(super) struct Alive {
+    /// All of them live on.
+    pub(super) all: bool,
+    /// The oldest term in which a server has said so.
+    pub(super) term: u64,
 }
+
+const RESTORED: &str = "the cluster was restored or replaced, and what was locked before is not \
+                        locked any more; connect anew";
 
 /// Notices that a request was dropped unanswered after a while, and turns to the next endpoint: who
 /// waits with less patience than ours would otherwise never get away from a dead one.

@@ -1,10 +1,6 @@
 //! From a URL to a client: `etcd://[USER[:PASSWORD]@]HOST[:PORT],…[?OPTIONS]`.
 
-use super::{
-    Etcd, KIND,
-    client::{Client, Credentials},
-    keys::Keys,
-};
+use super::{Etcd, KIND, client::Client, keys::Keys, login::Credentials};
 use crate::{
     clock::Clock,
     error::{Error, Result, StoreError, Trouble},
@@ -17,8 +13,9 @@ const OPTIONS: &[&str] =
     &["prefix", "raw", "password_file", "tls", "tls_ca", "tls_cert", "tls_key"];
 const PORT: u16 = 2379;
 
-/// For how long connecting to an endpoint may take.
-const CONNECT: Duration = Duration::from_secs(2);
+/// For how long connecting to an endpoint may take: less than an attempt, so that it is known that nothing
+/// was sent.
+const CONNECT: Duration = Duration::from_secs(1);
 /// How often an idle connection is tried. A server that is asked more often than every five seconds
 /// takes it for an attack.
 const PING: Duration = Duration::from_secs(6);

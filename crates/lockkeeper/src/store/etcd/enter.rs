@@ -5,7 +5,7 @@
 
 use super::{
     Etcd, KIND, Nature, ops,
-    proto::{Compare, Headed as _, RangeRequest, TxnRequest},
+    proto::{Compare, Headed as _, RangeRequest, RangeResponse, TxnRequest, TxnResponse},
     row::{Row, State},
     sessions::{Known, tag},
     standing::Queue,
@@ -38,9 +38,6 @@ impl Etcd {
         let Some((_, owner)) = self.life(session).await? else {
             return Err(StoreError::session_over(KIND));
         };
-        if self.sessions.with(session, |life| life.is_over(self.clock.now())) == Some(true) {
-            return Err(StoreError::session_over(KIND));
-        }
         let Place { name, ticket, .. } = &ask.place;
         let before =
             self.sessions.with(session, |life| life.tickets.get(ticket).cloned()).flatten();
@@ -58,6 +55,7 @@ impl Etcd {
             lease,
             created: None,
             fence: None,
+            stray: false,
             long: false,
             edit: 0,
         };
@@ -66,19 +64,30 @@ impl Etcd {
                 life.attach(session, *ticket, known);
             }
         });
-        let place = &ask.place;
-        let entered = self.put(&Ask { place, mode: ask.mode, key, lease, row }, ask.manner).await;
-        if matches!(entered, Ok(Entered::Busy(_))) || surely_absent(&entered) {
-            self.sessions.with(session, |life| life.detach(session, *ticket));
-        }
+        let (place, mut traces) = (&ask.place, Traces::default());
+        let put = Ask { place, mode: ask.mode, key, lease, row };
+        let entered = self.put(&put, ask.manner, &mut traces).await;
+        let entered = traces.judge(entered);
+        let absent = matches!(entered, Ok(Entered::Busy(_))) || surely_absent(&entered);
+        self.sessions.with(session, |life| {
+            if absent {
+                life.detach(session, *ticket);
+            } else if let Some(known) = life.tickets.get_mut(ticket) {
+                known.stray |= traces.stray;
+            }
+        });
         entered
     }
 
-    async fn put(&self, ask: &Ask<'_>, manner: Manner) -> StoreResult<Entered> {
+    async fn put(
+        &self,
+        ask: &Ask<'_>,
+        manner: Manner,
+        traces: &mut Traces,
+    ) -> StoreResult<Entered> {
         let name = &ask.place.name;
         let guard = self.keys.in_the_way(name, ask.mode).iter().map(ops::empty).collect();
-        let answer = self.client.txn(self.transaction(ask, manner, guard), Nature::Repeatable);
-        let answer = answer.await?;
+        let answer = self.send(self.transaction(ask, manner, guard), traces).await?;
         let mut revision = answer.revision();
         if answer.succeeded {
             return Ok(self.granted(ask.place, revision, revision));
@@ -87,13 +96,14 @@ impl Etcd {
         if manner == Manner::Queue {
             let inner = answers.txn()?;
             if inner.succeeded {
+                traces.written = true;
                 let line = ops::Answers::of(inner).skip().range()?;
-                return self.queued(ask, revision, line).await;
+                return self.queued(ask, revision, line, traces).await;
             }
             answers = ops::Answers::of(inner);
         }
         for _ in 0..TRIES {
-            let (queue, read) = match self.refused(ask, answers, revision).await? {
+            let (queue, read) = match self.refused(ask, answers, revision, traces).await? {
                 Refused::Told(entered) => return Ok(entered),
                 Refused::Line(queue, read) => (queue, read),
             };
@@ -103,7 +113,7 @@ impl Etcd {
             // Those who are there leave room. It is ours if nobody has come since.
             let guard = vec![ops::none_since(&self.keys.line(name), read)];
             let again = self.transaction(ask, Manner::Contend, guard);
-            let answer = self.client.txn(again, Nature::Repeatable).await?;
+            let answer = self.send(again, traces).await?;
             revision = answer.revision();
             if answer.succeeded {
                 return Ok(self.granted(ask.place, revision, revision));
@@ -112,6 +122,12 @@ impl Etcd {
         }
         let what = "the line changes too quickly for a try";
         Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
+    }
+
+    async fn send(&self, ask: TxnRequest, traces: &mut Traces) -> StoreResult<TxnResponse> {
+        let told = self.client.told(ask, Nature::Repeatable).await?;
+        traces.stray |= told.stray;
+        Ok(told.answer)
     }
 
     /// Puts the ticket if `guard` holds; if it does not, reads what there is, or stands in line.
@@ -174,7 +190,8 @@ impl Etcd {
         &self,
         ask: &Ask<'_>,
         revision: i64,
-        line: super::proto::RangeResponse,
+        line: RangeResponse,
+        traces: &mut Traces,
     ) -> StoreResult<Entered> {
         let place = ask.place;
         let length = usize::try_from(line.count).unwrap_or(0);
@@ -185,7 +202,9 @@ impl Etcd {
             }
         });
         if length > LINE_MAX {
-            self.leave_line(Leave { place: place.clone(), keep: None, stray: false }).await?;
+            let (place, stray) = (place.clone(), traces.stray);
+            self.leave_line(Leave { place, keep: None, stray }).await?;
+            *traces = Traces::default();
             let what = format!("{LINE_MAX} tickets stand in the line already");
             return Err(StoreError::not_applied(KIND, Trouble::Full, what));
         }
@@ -218,10 +237,10 @@ impl Etcd {
         ask: &Ask<'_>,
         mut answers: ops::Answers,
         revision: i64,
+        traces: &mut Traces,
     ) -> StoreResult<Refused> {
         let (session, closed) = (answers.range()?, answers.range()?);
         let (own, line) = (answers.range()?, answers.range()?);
-        let refuse = |trouble, what: String| Err(StoreError::not_applied(KIND, trouble, what));
         if session.kvs.is_empty() {
             return Err(StoreError::session_over(KIND));
         }
@@ -229,6 +248,7 @@ impl Etcd {
         let queue = Queue::read(&self.keys, name, line.kvs);
         let own = Queue::read(&self.keys, name, own.kvs);
         if own.own(*ticket, tag(*session)).is_some() {
+            traces.written = true;
             self.sessions.with(*session, |life| {
                 if let Some(known) = life.tickets.get_mut(ticket) {
                     (known.lease, known.long) = (own.0[0].lease, line.count > SHORT);
@@ -242,15 +262,9 @@ impl Etcd {
         }
         if !closed.kvs.is_empty() || !own.0.is_empty() {
             let what = "the ticket was closed before this request came";
-            return refuse(Trouble::TicketClosed, what.into());
+            return Err(StoreError::not_applied(KIND, Trouble::TicketClosed, what));
         }
-        let mut capacities = queue.0.iter().map(|s| s.spot.mode.capacity());
-        if let Some(capacity) = capacities.find(|c| *c != ask.mode.capacity()) {
-            return refuse(
-                Trouble::Capacity(capacity),
-                format!("the line has capacity {capacity}"),
-            );
-        }
+        same_capacity(&queue, ask.mode)?;
         if line.count <= SHORT {
             return Ok(Refused::Line(queue, revision));
         }
@@ -258,7 +272,9 @@ impl Etcd {
             let all = RangeRequest { keys_only: true, ..ops::all(&self.keys.line(name)) };
             let line = self.client.range(all).await?;
             let revision = line.revision();
-            return Ok(Refused::Line(Queue::read(&self.keys, name, line.kvs), revision));
+            let queue = Queue::read(&self.keys, name, line.kvs);
+            same_capacity(&queue, ask.mode)?;
+            return Ok(Refused::Line(queue, revision));
         }
         let wait = Wait { ahead: usize::try_from(line.count).unwrap_or(0), ..queue.wait(0, 0) };
         Ok(Refused::Told(Entered::Busy(wait)))
@@ -273,6 +289,42 @@ enum Refused {
     Line(Queue, i64),
 }
 
+/// What an enter may have left in the store, whatever became of it then.
+#[derive(Default)]
+struct Traces {
+    /// The ticket was put.
+    written: bool,
+    /// A copy of the request got no answer, and may still come.
+    stray: bool,
+}
+
+impl Traces {
+    /// Only who left no trace may say that there is no ticket.
+    fn judge(&self, entered: StoreResult<Entered>) -> StoreResult<Entered> {
+        match entered {
+            Ok(Entered::Busy(_)) if self.stray => {
+                let what = "busy, but an earlier copy of the request may still be under way";
+                Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
+            }
+            Err(e) if self.written || self.stray => {
+                Err(StoreError { outcome: Outcome::Unknown, ..e })
+            }
+            entered => entered,
+        }
+    }
+}
+
+fn same_capacity(queue: &Queue, mode: Mode) -> StoreResult<()> {
+    let mut capacities = queue.0.iter().map(|s| s.spot.mode.capacity());
+    match capacities.find(|c| *c != mode.capacity()) {
+        None => Ok(()),
+        Some(capacity) => {
+            let what = format!("the line has capacity {capacity}");
+            Err(StoreError::not_applied(KIND, Trouble::Capacity(capacity), what))
+        }
+    }
+}
+
 fn entered(stand: Stand) -> Entered {
     match stand {
         Stand::Granted { fence } => Entered::Granted { fence },
@@ -283,4 +335,28 @@ fn entered(stand: Stand) -> Entered {
 
 fn surely_absent(entered: &StoreResult<Entered>) -> bool {
     entered.as_ref().is_err_and(|e| e.outcome == Outcome::NotApplied)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_left_no_trace_says_that_there_is_no_ticket() {
+        let refused = || Err(StoreError::not_applied(KIND, Trouble::Unavailable, "no leader"));
+        let busy = || {
+            let wait = Wait { ahead: 1, holder: None, recheck: std::time::Duration::ZERO };
+            Ok(Entered::Busy(wait))
+        };
+        let outcome = |traces: &Traces, entered| traces.judge(entered).map_err(|e| e.outcome);
+        let none = Traces::default();
+        assert_eq!(outcome(&none, refused()), Err(Outcome::NotApplied));
+        assert!(outcome(&none, busy()).is_ok());
+        let written = Traces { written: true, stray: false };
+        assert_eq!(outcome(&written, refused()), Err(Outcome::Unknown));
+        let stray = Traces { written: false, stray: true };
+        assert_eq!(outcome(&stray, refused()), Err(Outcome::Unknown));
+        assert_eq!(outcome(&stray, busy()), Err(Outcome::Unknown));
+        assert!(outcome(&stray, Ok(Entered::Granted { fence: 1 })).is_ok());
+    }
 }

@@ -22,36 +22,43 @@ impl Failure {
 }
 
 const NO_LEADER: &str = "etcdserver: no leader";
+const TOO_MANY: &str = "etcdserver: too many requests";
 const LEASE_GONE: &str = "etcdserver: requested lease not found";
 const LEASE_EXISTS: &str = "etcdserver: lease already exists";
 
 pub(super) fn of(status: Status) -> Failure {
     let text = status.message();
-    let token =
-        text.contains("invalid auth token") || text.contains("revision of auth store is old");
-    let trouble = match status.code() {
+    let token = ["invalid auth token", "revision of auth store is old", "user name is empty"]
+        .iter()
+        .any(|words| text.contains(words));
+    let trouble = trouble(status.code(), text);
+    let endpoint = trouble == Trouble::Unavailable;
+    let refused = never_sent(&status) || text == NO_LEADER || text == TOO_MANY;
+    let outcome = if endpoint && !refused { Outcome::Unknown } else { Outcome::NotApplied };
+    let what = if text.is_empty() { status.code().to_string() } else { text.to_owned() };
+    let error = StoreError { outcome, ..StoreError::not_applied(KIND, trouble, what) };
+    Failure { error: error.because(status), endpoint, token }
+}
+
+/// Only what etcd itself, or a door before it, has surely refused is a refusal. Whatever else goes wrong
+/// on the way says nothing about whether the request was carried out.
+fn trouble(code: Code, text: &str) -> Trouble {
+    let theirs = text.starts_with("etcdserver:");
+    match code {
+        Code::PermissionDenied | Code::Unauthenticated => Trouble::Denied,
+        Code::Unimplemented => Trouble::Misconfigured,
+        Code::NotFound if text == LEASE_GONE => Trouble::SessionOver,
+        Code::ResourceExhausted if theirs && text != TOO_MANY => Trouble::Full,
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Aborted => {
             Trouble::Unavailable
         }
-        // What the connection below says when it breaks in the middle.
-        Code::Unknown | Code::Internal if status.source().is_some() => Trouble::Unavailable,
-        Code::ResourceExhausted if text.contains("too many requests") => Trouble::Unavailable,
-        Code::ResourceExhausted => Trouble::Full,
-        Code::PermissionDenied | Code::Unauthenticated => Trouble::Denied,
+        _ if text == TOO_MANY || !theirs => Trouble::Unavailable,
         _ if text.contains("authentication failed") || text.contains("user name is empty") => {
             Trouble::Denied
         }
         _ if text.contains("authentication is not enabled") => Trouble::Misconfigured,
-        Code::NotFound if text == LEASE_GONE => Trouble::SessionOver,
-        Code::Unimplemented => Trouble::Misconfigured,
         _ => Trouble::Other,
-    };
-    let endpoint = trouble == Trouble::Unavailable;
-    let applied = endpoint && !never_sent(&status) && text != NO_LEADER;
-    let outcome = if applied { Outcome::Unknown } else { Outcome::NotApplied };
-    let what = if text.is_empty() { status.code().to_string() } else { text.to_owned() };
-    let error = StoreError { outcome, ..StoreError::not_applied(KIND, trouble, what) };
-    Failure { error: error.because(status), endpoint, token }
+    }
 }
 
 /// There was no connection to send it on.
@@ -117,6 +124,10 @@ mod tests {
                 Trouble::Full,
                 Outcome::NotApplied,
             ),
+            (Status::resource_exhausted(TOO_MANY), Trouble::Unavailable, Outcome::NotApplied),
+            (Status::unknown("no trailers came"), Trouble::Unavailable, Outcome::Unknown),
+            (Status::internal("Missing response message."), Trouble::Unavailable, Outcome::Unknown),
+            (Status::out_of_range("too long an answer"), Trouble::Unavailable, Outcome::Unknown),
         ];
         for (status, trouble, outcome) in cases {
             let failure = of(status);

@@ -1,7 +1,7 @@
 //! Leaving a line, and seeing to it that a late copy of an enter is refused.
 
 use super::{
-    Etcd, Nature, ops,
+    Etcd, KIND, Nature, error, ops,
     proto::{RequestOp, TxnRequest},
     row::{Row, State},
     sessions::tag,
@@ -9,46 +9,69 @@ use super::{
 };
 use crate::{
     clock::Moment,
+    error::{StoreError, Trouble},
     store::{Leave, Left, STRAY_MAX, StoreResult},
     ticket::Place,
 };
-use std::time::Duration;
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// How often a ticket is kept anew because it was written meanwhile.
+const TRIES: usize = 8;
 
 /// The lease that the marks of closed tickets belong to. One serves many marks, and all of them stay
 /// for long enough.
 #[derive(Default)]
-pub(super) struct Strays(tokio::sync::Mutex<Option<(i64, Moment)>>);
+pub(super) struct Strays(Mutex<Option<(i64, Moment)>>);
+
+impl Strays {
+    fn present(&self) -> MutexGuard<'_, Option<(i64, Moment)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl Etcd {
     /// A lease for marks that lives for at least [`STRAY_MAX`].
     async fn stray_lease(&self) -> StoreResult<i64> {
-        let mut present = self.strays.0.lock().await;
         let now = self.clock.now();
-        if let Some((id, until)) = *present
-            && now < until
-        {
+        let present = self.strays.present().filter(|(_, until)| now < *until);
+        if let Some((id, _)) = present {
             return Ok(id);
         }
+        // Several may do this at once; in an outage nobody waits for another.
         let id = random_lease();
         self.client.grant(id, seconds(STRAY_MAX * 2)).await?;
-        *present = Some((id, now + STRAY_MAX));
+        *self.strays.present() = Some((id, now + STRAY_MAX));
         Ok(id)
     }
 
     pub(super) async fn leave_line(&self, ask: Leave) -> StoreResult<Left> {
         let Place { session, ticket, .. } = &ask.place;
-        let mark = if ask.stray {
+        let known = self.sessions.with(*session, |life| life.tickets.get(ticket).cloned());
+        let known = known.flatten();
+        let mark = if ask.stray || known.as_ref().is_some_and(|known| known.stray) {
             let key = self.keys.closed(tag(*session), *ticket);
             vec![ops::put(&key, Vec::new(), self.stray_lease().await?)]
         } else {
             Vec::new()
         };
-        let known = self.sessions.with(*session, |life| life.tickets.get(ticket).cloned());
-        let left = match known.flatten() {
+        let marked = !mark.is_empty();
+        let left = match known {
             Some(known) if ask.keep.is_none() && known.fence.is_some() => {
-                self.release(&known.key, known.lease, mark).await?
+                self.release(&known.key, known.lease, mark).await
             }
-            _ => self.find_and_leave(&ask, mark).await?,
+            _ => self.find_and_leave(&ask, mark).await,
+        };
+        let left = match left {
+            // It can only be the marks' lease: somebody has revoked it.
+            Err(e) if marked && error::lease_gone(&e) => {
+                *self.strays.present() = None;
+                let what = "the lease of closed tickets' marks was revoked";
+                return Err(StoreError::not_applied(KIND, Trouble::Unavailable, what));
+            }
+            left => left?,
         };
         self.sessions.with(*session, |life| life.detach(*session, *ticket));
         Ok(left)
@@ -68,27 +91,39 @@ impl Etcd {
     /// no enter of this ticket can come.
     async fn find_and_leave(&self, ask: &Leave, mark: Vec<RequestOp>) -> StoreResult<Left> {
         let Place { session, name, ticket } = &ask.place;
-        let mut success = mark;
-        success.push(ops::range(ops::all(&self.keys.line(name))));
-        let read = TxnRequest { success, ..TxnRequest::default() };
-        let answer = self.client.txn(read, Nature::Repeatable).await?;
-        let mut answers = ops::Answers::of(answer);
-        if ask.stray {
-            answers.skip();
+        let marks = mark.len();
+        for _ in 0..TRIES {
+            let mut success = mark.clone();
+            success.push(ops::range(ops::all(&self.keys.line(name))));
+            let read = TxnRequest { success, ..TxnRequest::default() };
+            let answer = self.client.txn(read, Nature::Repeatable).await?;
+            let mut answers = ops::Answers::of(answer);
+            if marks > 0 {
+                answers.skip();
+            }
+            let queue = Queue::read(&self.keys, name, answers.range()?.kvs);
+            let Some(at) = queue.own(*ticket, tag(*session)) else { return Ok(Left::Gone) };
+            let (own, granted) = (&queue.0[at], at < queue.admitted());
+            let Some(keep) = ask.keep.filter(|_| granted) else {
+                let left = self.release(&own.key, own.lease, Vec::new()).await?;
+                let withdrawn = left == Left::Released && !granted;
+                return Ok(if withdrawn { Left::Withdrawn } else { left });
+            };
+            // Written meanwhile, by a late edit of its note, it is read again.
+            if self.keep(own, keep).await? {
+                return Ok(Left::Released);
+            }
         }
-        let queue = Queue::read(&self.keys, name, answers.range()?.kvs);
-        let Some(at) = queue.own(*ticket, tag(*session)) else { return Ok(Left::Gone) };
-        let (own, granted) = (&queue.0[at], at < queue.admitted());
-        if let Some(keep) = ask.keep.filter(|_| granted) {
-            return self.keep(own, keep).await;
-        }
-        let left = self.release(&own.key, own.lease, Vec::new()).await?;
-        Ok(if left == Left::Released && !granted { Left::Withdrawn } else { left })
+        Err(StoreError::not_applied(
+            KIND,
+            Trouble::Unavailable,
+            "the ticket is written all the time",
+        ))
     }
 
-    /// Hands the ticket over to a lease that nobody renews. Its place in the line stays the same.
-    async fn keep(&self, own: &Standing, keep: Duration) -> StoreResult<Left> {
-        let Some(row) = own.row.clone() else { return Ok(Left::Gone) };
+    /// Hands the ticket over to a lease that nobody renews, unless it was written since. Its place in the line stays the same.
+    async fn keep(&self, own: &Standing, keep: Duration) -> StoreResult<bool> {
+        let Some(row) = own.row.clone() else { return Err(error::nonsense("a ticket")) };
         let lease = random_lease();
         self.client.grant(lease, seconds(keep)).await?;
         let value = Row { state: State::Kept, ..row }.write();
@@ -97,8 +132,7 @@ impl Etcd {
             success: vec![ops::put(&own.key, value, lease)],
             failure: Vec::new(),
         };
-        let answer = self.client.txn(ask, Nature::Once).await?;
-        Ok(if answer.succeeded { Left::Released } else { Left::Gone })
+        Ok(self.client.txn(ask, Nature::Once).await?.succeeded)
     }
 }
 

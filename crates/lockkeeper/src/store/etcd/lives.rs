@@ -6,11 +6,12 @@ use super::{
     Etcd, KIND, Nature,
     error::{self, lease_gone},
     ops,
-    proto::TxnRequest,
+    proto::{Headed as _, TxnRequest},
     row::Record,
     sessions::{Life, lease, tag},
 };
 use crate::{
+    clock::Moment,
     error::{StoreError, Trouble},
     store::{Open, Renewal, StoreResult, Terms, together},
     ticket::{Owner, SessionId},
@@ -69,21 +70,57 @@ impl Etcd {
         found.ok_or_else(|| error::nonsense("a session's record"))
     }
 
-    /// What is known of a session; asked from the cluster if another handle has opened it.
+    /// What is known of a session; asked from the cluster if another handle has opened it. `None` if it
+    /// is over.
     pub(super) async fn life(&self, session: SessionId) -> StoreResult<Option<(Terms, Owner)>> {
-        let known = self.sessions.with(session, |life| (life.terms, life.owner.clone()));
-        if known.is_some() {
-            return Ok(known);
-        }
         let now = self.clock.now();
+        let known = self
+            .sessions
+            .with(session, |life| (!life.is_over(now)).then(|| (life.terms, life.owner.clone())));
+        match known {
+            Some(Some(known)) => return Ok(Some(known)),
+            Some(None) => return self.life_by_others(session).await,
+            None => {}
+        }
         let found = self.client.range(ops::all(&self.keys.session(tag(session)))).await?;
         let (shards, _) = self.shards_of(session, &found.kvs);
         let first = self.keys.shard(tag(session), 0);
         let record = found.kvs.iter().find(|kv| kv.key == first);
         let Some(record) = record.and_then(|kv| Record::read(&kv.value)) else { return Ok(None) };
-        let life = Life::new(record.terms, record.owner.clone(), now, shards);
+        let Some(renewed) = self.last_renewal(session, record.terms).await? else {
+            return Ok(None);
+        };
+        let life = Life::new(record.terms, record.owner.clone(), renewed, shards);
         self.sessions.lives().entry(session).or_insert(life);
         Ok(Some((record.terms, record.owner)))
+    }
+
+    /// A session that this handle has not renewed for a TTL: another one may have.
+    async fn life_by_others(&self, session: SessionId) -> StoreResult<Option<(Terms, Owner)>> {
+        let Some(terms) = self.sessions.with(session, |life| life.terms) else { return Ok(None) };
+        let Some(renewed) = self.last_renewal(session, terms).await? else {
+            self.sessions.lives().remove(&session);
+            return Ok(None);
+        };
+        Ok(self.sessions.with(session, |life| {
+            life.renewed = life.renewed.max(renewed);
+            (life.terms, life.owner.clone())
+        }))
+    }
+
+    /// When the session was renewed, at the earliest, by whichever handle. `None` if it lives only by its
+    /// lock-delay, or not at all.
+    async fn last_renewal(&self, session: SessionId, terms: Terms) -> StoreResult<Option<Moment>> {
+        let asked = self.clock.now();
+        let answer = self.client.time_to_live(tag(session), false).await?;
+        let left = Duration::from_secs(u64::try_from(answer.ttl).unwrap_or(0));
+        let Some(good_for) = left.checked_sub(terms.lock_delay).filter(|d| !d.is_zero()) else {
+            return Ok(None);
+        };
+        // Whole seconds are told, rounded down.
+        let ago = terms.ttl.saturating_sub(good_for);
+        let renewed = asked.as_nanos().saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(0));
+        Ok(Some(Moment::from_nanos(renewed)))
     }
 
     /// How many leases a session has, by what is written about it; and how often it was evicted.
@@ -103,58 +140,61 @@ impl Etcd {
             return Err(StoreError::session_over(KIND));
         };
         let shard = self.sessions.with(session, |life| life.shards.len()).unwrap_or(0);
-        let sent = self.clock.now();
-        self.grant(lease(session, shard), terms.ttl + terms.lock_delay).await?;
+        let id = lease(session, shard);
+        self.grant(id, terms.ttl + terms.lock_delay).await?;
         self.write_record(session, shard, Record { terms, owner }).await?;
-        let overtaken = self.sessions.with(session, |life| {
+        self.sessions.with(session, |life| {
             if life.shards.len() == shard {
                 life.shards.push(0);
             }
-            life.renewing >= sent
         });
-        // A renewal that began meanwhile did not know of this lease, and whoever believes in that
-        // renewal believes for longer than the grant is good for.
-        if overtaken == Some(true) && !self.client.keep_alive(vec![lease(session, shard)]).await? {
+        // The lease may be older than this request, and a renewal that began before now did not know of
+        // it: whoever believes in that renewal would believe for longer than the grant is good for.
+        if !self.client.keep_alive(vec![id]).await?.all {
             return Err(StoreError::session_over(KIND));
         }
-        Ok(lease(session, shard))
+        Ok(id)
     }
 
     /// The keep-alives say that the leases live on, and a read beside them, answered by a majority,
     /// that the session is there and whether somebody was evicted.
     pub(super) async fn renew_session(&self, session: SessionId) -> StoreResult<Renewal> {
         let sent = self.clock.now();
-        if self.life(session).await?.is_none() {
-            return Ok(Renewal::Lost);
-        }
-        let known =
-            self.sessions.with(session, |life| (!life.is_over(sent)).then(|| life.leases(session)));
-        let Some(Some(leases)) = known else { return Ok(Renewal::Lost) };
+        let leases = match self.life(session).await? {
+            Some(_) => self.sessions.with(session, |life| life.leases(session)),
+            None => None,
+        };
+        let Some(leases) = leases else { return Ok(Renewal::Lost) };
         let before = leases.len();
         let about = ops::all(&self.keys.session(tag(session)));
         let (alive, found) = tokio::join!(self.client.keep_alive(leases), self.client.range(about));
-        let (alive, found) = match (alive, found) {
-            (Err(e), _) | (_, Err(e)) if e.trouble == Trouble::Misconfigured => {
-                tracing::warn!(error = %e, "the session is lost");
-                return Ok(Renewal::Lost);
-            }
-            (alive, found) => (alive?, found?),
-        };
+        if self.client.is_restored() {
+            tracing::warn!("the cluster was restored or replaced: the session is lost");
+            return Ok(Renewal::Lost);
+        }
+        let alive = alive?;
+        if !alive.all {
+            return Ok(Renewal::Lost);
+        }
+        let found = found?;
+        check_terms(alive.term, found.header().map_or(0, |header| header.raft_term))?;
         let (shards, evictions) = self.shards_of(session, &found.kvs);
-        if !alive || shards < before {
+        if shards < before {
             return Ok(Renewal::Lost);
         }
         // Another handle has taken more leases for it.
         let more: Vec<i64> = (before..shards).map(|shard| lease(session, shard)).collect();
-        if !more.is_empty() && !self.client.keep_alive(more).await? {
+        if !more.is_empty() && !self.client.keep_alive(more).await?.all {
             return Ok(Renewal::Lost);
         }
-        self.sessions.with(session, |life| {
+        let known = self.sessions.with(session, |life| {
             life.renewed = life.renewed.max(sent);
             let shards = life.shards.len().max(shards);
             life.shards.resize(shards, 0);
+            life.known
         });
-        Ok(Renewal::Renewed { version: evictions })
+        let known_for = sent.saturating_since(known.unwrap_or(sent));
+        Ok(Renewal::Renewed { version: version(evictions, known_for) })
     }
 
     pub(super) async fn close_session(&self, session: SessionId) -> StoreResult<()> {
@@ -171,5 +211,43 @@ impl Etcd {
         }
         self.sessions.lives().remove(&session);
         Ok(())
+    }
+}
+
+/// A leader that was deposed and does not know it yet may renew a lease for nobody; then the read beside
+/// it, which a majority has answered, is from a later term.
+fn check_terms(renewed: u64, read: u64) -> StoreResult<()> {
+    if renewed >= read {
+        return Ok(());
+    }
+    let what = "the leases were renewed by a leader that is none any more";
+    Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
+}
+
+/// How often all tickets are compared although nobody is known to have been evicted: keys may be
+/// deleted by hand, and what was left behind by a fault shall not stay.
+const COMPARE: Duration = Duration::from_secs(60);
+
+/// Changes when somebody was evicted, and now and then.
+fn version(evictions: u64, known_for: Duration) -> u64 {
+    (evictions << 32) + known_for.as_secs() / COMPARE.as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewal_by_a_deposed_leader_is_none() {
+        assert!(check_terms(3, 3).is_ok() && check_terms(4, 3).is_ok());
+        assert!(check_terms(3, 4).is_err());
+    }
+
+    #[test]
+    fn tickets_are_compared_after_an_eviction_and_every_minute() {
+        let first = version(0, Duration::from_secs(1));
+        assert_eq!(version(0, Duration::from_secs(59)), first);
+        assert_ne!(version(0, Duration::from_secs(61)), first);
+        assert_ne!(version(1, Duration::from_secs(1)), first);
     }
 }

@@ -24,6 +24,7 @@ mod error;
 mod keys;
 mod leave;
 mod lives;
+mod login;
 mod ops;
 mod poll;
 mod proto;
@@ -65,7 +66,7 @@ pub struct Etcd {
 
 impl Etcd {
     async fn over(client: Client, keys: Keys, clock: Clock) -> StoreResult<Self> {
-        client.authenticate().await?;
+        client.log_in(client.logins()).await?;
         for advice in advice::of(&client).await? {
             tracing::warn!(%advice, "the etcd cluster's set-up");
         }

@@ -111,9 +111,11 @@ impl Etcd {
         if queue.own(*ticket, tag(*session)).is_some() {
             return self.verdict(place, queue, revision);
         }
-        // An enter that is under way is not known to have come.
+        // An enter that is under way is not known to have come, and one may have come since the line was
+        // read.
+        let was_there = |known: &Known| known.created.is_some_and(|created| created <= revision);
         self.sessions.with(*session, |life| {
-            if life.tickets.get(ticket).is_some_and(|known| known.created.is_some()) {
+            if life.tickets.get(ticket).is_some_and(was_there) {
                 life.detach(*session, *ticket);
             }
         });

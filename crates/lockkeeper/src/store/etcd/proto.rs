@@ -12,6 +12,8 @@ pub(super) struct ResponseHeader {
     pub(super) cluster_id: u64,
     #[prost(int64, tag = "3")]
     pub(super) revision: i64,
+    #[prost(uint64, tag = "4")]
+    pub(super) raft_term: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]

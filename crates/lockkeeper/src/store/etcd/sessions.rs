@@ -58,8 +58,8 @@ pub(super) struct Life {
     /// When the last good renewal, or the opening, was sent. After the TTL the session is over for its
     /// owner, although the store keeps the lease for the lock-delay.
     pub(super) renewed: Moment,
-    /// When the last renewal was begun.
-    pub(super) renewing: Moment,
+    /// Since when this handle knows of it.
+    pub(super) known: Moment,
 }
 
 /// A ticket that this handle has sent.
@@ -73,6 +73,8 @@ pub(super) struct Known {
     pub(super) created: Option<i64>,
     /// The number of its grant, once that was seen.
     pub(super) fence: Option<u64>,
+    /// A copy of its enter may still come.
+    pub(super) stray: bool,
     /// It stands in a long line: read no values.
     pub(super) long: bool,
     /// The last edit of its note, where the value has no place for it.
@@ -91,7 +93,7 @@ impl Known {
 impl Life {
     pub(super) fn new(terms: Terms, owner: Owner, renewed: Moment, shards: usize) -> Self {
         let (shards, tickets) = (vec![0; shards], HashMap::new());
-        Self { terms, owner, shards, tickets, ear: None, renewed, renewing: renewed }
+        Self { terms, owner, shards, tickets, ear: None, renewed, known: renewed }
     }
 
     pub(super) fn is_over(&self, now: Moment) -> bool {

@@ -185,6 +185,13 @@ enum Moved {
     NotYet,
 }
 
+/// The stream is of no use any more: a watch was refused, or the session's mailbox is not watched.
+/// Servers before 3.4.22 and 3.5.6 refuse under the id that was asked for, later ones under none.
+fn is_refusal(response: &WatchResponse) -> bool {
+    let whole = response.watch_id <= 0 || response.watch_id == MAILBOX;
+    response.canceled && (whole || response.created)
+}
+
 fn evicted(event: &Event) -> Option<TicketId> {
     std::str::from_utf8(&event.kv.as_ref()?.value).ok()?.parse().ok()
 }
@@ -222,6 +229,7 @@ impl Etcd {
         let (asks, sent) = mpsc::unbounded_channel();
         let mailbox = Span { from: self.keys.mailbox(tag(session)), to: Vec::new() };
         let _ = asks.send(create(MAILBOX, mailbox, 0, false));
+        let logins = self.client.logins();
         let (turn, mut stream) = self.client.watch(UnboundedReceiverStream::new(sent)).await?;
         let mut watches = Watches::default();
         loop {
@@ -239,12 +247,14 @@ impl Etcd {
                     if response.header().is_some_and(|h| h.cluster_id != self.client.cluster()) {
                         return Ok(());
                     }
+                    if is_refusal(&response) {
+                        // A stream keeps the token that it was opened with.
+                        self.client.log_in(logins).await?;
+                        return Ok(());
+                    }
                     if response.watch_id == MAILBOX && response.created {
                         // Now we listen: what happened before, a poll has to find out.
                         to.look(None);
-                    }
-                    if response.watch_id <= 0 && response.canceled {
-                        return Ok(());
                     }
                     watches.hear(&response, to)
                 }
@@ -252,6 +262,32 @@ impl Etcd {
             for ask in more {
                 let _ = asks.send(ask);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_that_was_refused_or_a_mailbox_that_was_closed_ends_the_stream() {
+        let response = |watch_id, created, canceled| WatchResponse {
+            watch_id,
+            created,
+            canceled,
+            ..WatchResponse::default()
+        };
+        for refusal in
+            [(-1, true, true), (MAILBOX, true, true), (MAILBOX, false, true), (7, true, true)]
+        {
+            let (id, created, canceled) = refusal;
+            assert!(is_refusal(&response(id, created, canceled)), "{refusal:?}");
+        }
+        // A watch that we have cancelled, and good ones.
+        for good in [(7, false, true), (7, true, false), (MAILBOX, true, false)] {
+            let (id, created, canceled) = good;
+            assert!(!is_refusal(&response(id, created, canceled)), "{good:?}");
         }
     }
 }

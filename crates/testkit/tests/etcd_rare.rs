@@ -1,0 +1,263 @@
+//! What happens rarely to locks on etcd: requests whose answers do not come, leases that are older than
+//! they seem, sessions that several handles act for, servers that are full or want a new token.
+
+use lockkeeper::{
+    Keeper, Mode, SessionId, Store as _, TicketId, Trouble,
+    store::{AnyStore, Claim, Edited, Entered, Manner, Stand},
+};
+use serde_json::{Value, json};
+use servers::{Recipe, Require, Running, Way};
+use std::{
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, TcpStream},
+    time::Duration,
+};
+use testkit::{
+    Hand,
+    world::{eventually, length, line, soon, until_length},
+};
+use tokio::task::JoinSet;
+
+/// A running server, or nothing if it cannot be had and nobody insists.
+fn start(recipe: Recipe) -> Option<Running> {
+    if let Some(missing) = recipe.first_missing() {
+        let must = Require::from_env().wants(recipe.name);
+        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
+        eprintln!("ignored: {missing} is not installed");
+        return None;
+    }
+    Some(recipe.start().expect("the server starts"))
+}
+
+async fn store(url: &str) -> AnyStore {
+    Keeper::connect(url).await.expect("the server answers").store().clone()
+}
+
+/// Asks the server something beside the library, by its gateway for JSON.
+fn ask(server: &Running, path: &str, body: &Value) -> Value {
+    let mut member =
+        TcpStream::connect((Ipv4Addr::LOCALHOST, server.ports()[0])).expect("it is up");
+    let body = body.to_string();
+    let length = body.len();
+    let head = format!("POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n");
+    member.write_all((head + &body).as_bytes()).expect("it listens");
+    let mut text = String::new();
+    member.read_to_string(&mut text).expect("it answers");
+    let (_, answer) = text.split_once("\r\n\r\n").expect("an answer");
+    serde_json::from_str(answer).expect("JSON")
+}
+
+/// How many seconds a lease has left.
+fn time_left(server: &Running, lease: i64) -> i64 {
+    let answer = ask(server, "/v3/lease/timetolive", &json!({ "ID": lease }));
+    answer["TTL"].as_str().expect("a number").parse().expect("a number")
+}
+
+/// The id of one of a session's leases: written down here once more, because others may rely on it.
+fn lease(session: SessionId, shard: u64) -> i64 {
+    let half: [u8; 8] = session.to_bytes()[..8].try_into().expect("eight bytes");
+    let spread =
+        u64::from_be_bytes(half).wrapping_add(shard.wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 1;
+    i64::try_from(spread).expect("63 bits")
+}
+
+/// The first endpoint is silent, so the request goes to the second one, and is answered there. What was
+/// sent to the first may be carried out at any later time, and then must have no effect.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_sent_to_a_silent_endpoint_becomes_no_ghost() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let ways = [0, 1].map(|_| Way::to(server.ports()[0]).expect("a way"));
+    let [silent, good] = &ways;
+    let url = format!("etcd://127.0.0.1:{},127.0.0.1:{}", silent.port(), good.port());
+    let store = store(&url).await;
+    let (one, ticket) = (Hand::open(&store).await, TicketId::random());
+    silent.close();
+    let enter = async || one.enter("a", ticket, Mode::Exclusive, Manner::Queue).await;
+    let granted = soon("an answer", enter()).await.expect("granted at the other one");
+    assert!(matches!(granted, Entered::Granted { .. }), "{granted:?}");
+    // The caller saw a good answer, so it does not speak of a copy.
+    one.leave("a", ticket).await;
+    let late = enter().await.expect_err("as if the copy came now");
+    assert_eq!(late.trouble, Trouble::TicketClosed);
+    assert_eq!(length(&store, "a").await, 0);
+}
+
+/// Somebody has begun to take another lease for a session, long ago, and could not finish.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_was_left_half_way_is_renewed_before_it_is_used() {
+    const TTL: Duration = Duration::from_secs(5);
+    let Some(server) = start(servers::ETCD) else { return };
+    let store = store(server.url()).await;
+    let hand = Hand::open_for(&store, TTL, Duration::ZERO).await;
+    let mut tasks = JoinSet::new();
+    for task in 0..20 {
+        let hand = hand.clone();
+        tasks.spawn(async move {
+            for i in 0..50 {
+                hand.take(&format!("{task} {i}")).await;
+            }
+        });
+    }
+    soon("a thousand locks", tasks.join_all()).await;
+    assert!(hand.lives().await);
+    let second = lease(hand.session, 1);
+    ask(&server, "/v3/lease/grant", &json!({ "ID": second, "TTL": TTL.as_secs() }));
+    eventually("it is nearly over", async || {
+        assert!(hand.lives().await);
+        time_left(&server, second) <= 2
+    })
+    .await;
+    hand.take("one more").await;
+    let left = time_left(&server, second);
+    assert!(left >= 3, "the new ticket has {left} s left");
+}
+
+/// One handle renews a session, and another one acts for it now and then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_another_handle_renews_lives() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let (here, there) = (store(server.url()).await, store(server.url()).await);
+    let one = Hand::open_for(&here, Duration::from_secs(2), Duration::ZERO).await;
+    let two = Hand { store: there, ..one.clone() };
+    two.take("a").await;
+    // Longer than a TTL in which the second handle hears nothing.
+    for _ in 0..5 {
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        assert!(one.lives().await);
+    }
+    two.take("b").await;
+    assert!(two.lives().await);
+    one.close().await;
+    assert!(!two.lives().await);
+}
+
+/// Past its TTL a session lives only by its lock-delay: no handle brings it back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_in_its_lock_delay_is_over_for_every_handle() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let (here, there) = (store(server.url()).await, store(server.url()).await);
+    let (ttl, delay) = (Duration::from_secs(2), Duration::from_secs(60));
+    let one = Hand::open_for(&here, ttl, delay).await;
+    one.take("a").await;
+    eventually("its TTL passes", async || {
+        time_left(&server, lease(one.session, 0)) < i64::try_from(delay.as_secs()).expect("small")
+    })
+    .await;
+    let two = Hand { store: there, ..one.clone() };
+    assert!(!two.lives().await);
+    let refused = two.enter("b", TicketId::random(), Mode::Exclusive, Manner::Queue).await;
+    assert_eq!(refused.expect_err("over").trouble, Trouble::SessionOver);
+    assert_eq!(length(&here, "a").await, 1, "kept for the lock-delay");
+}
+
+/// In raw mode the number of a grant is the revision at which it was seen. A handle that has not seen it
+/// asks before it writes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cell_is_written_also_by_a_handle_that_has_not_seen_the_grant() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let url = format!("{}?raw=true", server.url());
+    let (here, there) = (store(&url).await, store(&url).await);
+    let (first, second, third) =
+        (Hand::open(&here).await, Hand::open(&here).await, Hand::open(&here).await);
+    let held = first.take("a").await;
+    let (before, _) = second.queue("a").await;
+    let (own, _) = third.queue("a").await;
+    first.leave("a", held.ticket).await;
+    let claim = |ticket, fence| Claim { ticket, fence, ..held.clone() };
+    let Stand::Granted { fence } = second.stand("a", before).await else { panic!("its turn") };
+    assert_eq!(second.write(&claim(before, fence), 1, b"before").await, Edited::Done);
+    second.leave("a", before).await;
+    let elsewhere = Hand { store: there, ..third.clone() };
+    assert_eq!(elsewhere.write(&claim(own, 0), 1, b"after").await, Edited::Done);
+    let cell = here.read(held.name.clone()).await.expect("an answer").expect("a cell");
+    assert_eq!(String::from_utf8_lossy(&cell.bytes), "after");
+}
+
+/// A server that is full takes no mark of a closed ticket. When there is room again the ticket goes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_could_not_be_left_while_the_server_was_full_is_left_later() {
+    const SMALL: Recipe = Recipe {
+        processes: |site| {
+            let mut processes = (servers::ETCD.processes)(site)?;
+            processes[0].args.push("--quota-backend-bytes=1000000".into());
+            Ok(processes)
+        },
+        ..servers::ETCD
+    };
+    let Some(server) = start(SMALL) else { return };
+    // No renewal, which would find the ticket too, comes in the meantime.
+    let keeper = Keeper::builder().ttl(Duration::from_secs(600)).connect(server.url()).await;
+    let keeper = keeper.expect("it answers");
+    // A hold that ends by itself is left with a mark: its owner may be at work on it.
+    let guard = keeper.lock("a").max_hold(Duration::from_secs(3)).await.expect("free");
+    let put = json!({ "key": "eA==", "value": "eHh4".repeat(25_000) });
+    eventually("it is full", async || {
+        let answer = ask(&server, "/v3/kv/put", &put);
+        answer["error"].as_str().is_some_and(|error| error.contains("space exceeded"))
+    })
+    .await;
+    soon("the end of the hold", guard.lost()).await;
+    let refused = keeper.lock("b").try_now().await.expect_err("it is full").to_string();
+    assert!(refused.contains("space exceeded"), "{refused}");
+    let revision = ask(&server, "/v3/kv/range", &json!({ "key": "eA==" }));
+    let revision = revision["header"]["revision"].clone();
+    ask(&server, "/v3/kv/compaction", &json!({ "revision": revision, "physical": true }));
+    ask(&server, "/v3/maintenance/defragment", &json!({}));
+    let alarms = ask(&server, "/v3/maintenance/alarm", &json!({ "action": "GET" }));
+    let member = &alarms["alarms"][0]["memberID"];
+    let disarm = json!({ "action": "DEACTIVATE", "alarm": "NOSPACE", "memberID": member });
+    ask(&server, "/v3/maintenance/alarm", &disarm);
+    let store = keeper.store();
+    eventually("the ticket goes", async || line(store, "a").await.is_none()).await;
+    keeper.close().await;
+}
+
+/// A restart makes the server forget all tokens. Whoever asks then gets a new one, or waits until
+/// somebody else has got it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_outlive_their_token_together() {
+    const TASKS: usize = 32;
+    let Some(mut server) = start(servers::ETCD) else { return };
+    for (path, body) in [
+        ("user/add", json!({ "name": "root", "password": "top" })),
+        ("role/add", json!({ "name": "root" })),
+        ("user/grant", json!({ "user": "root", "role": "root" })),
+        ("enable", json!({})),
+    ] {
+        ask(&server, &format!("/v3/auth/{path}"), &body);
+    }
+    let url = server.url().replace("//", "//root:top@");
+    let keeper = Keeper::builder().ttl(Duration::from_secs(30)).connect(&url).await;
+    let keeper = keeper.expect("it answers");
+    let waiter = Keeper::connect(&url).await.expect("it answers");
+    let held = keeper.lock("held").await.expect("free");
+    let next = tokio::spawn(waiter.lock("held").into_future());
+    until_length(keeper.store(), "held", 2).await;
+    server.kill().expect("killed");
+    server.restart().expect("restarted");
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let keeper = keeper.clone();
+        tasks.spawn(async move { keeper.lock(format!("name {task}")).await?.release().await });
+    }
+    for done in soon("all of them", tasks.join_all()).await {
+        done.expect("nobody is refused");
+    }
+    let count = logins(&server);
+    assert!(count <= 6, "{TASKS} tasks have logged in {count} times");
+    held.release().await.expect("released");
+    drop(soon("the waiter's turn", next).await.expect("no panic").expect("granted"));
+}
+
+fn logins(server: &Running) -> u64 {
+    let mut member =
+        TcpStream::connect((Ipv4Addr::LOCALHOST, server.ports()[0])).expect("it is up");
+    member.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("it listens");
+    let mut text = String::new();
+    member.read_to_string(&mut text).expect("it answers");
+    let wanted = |line: &&str| {
+        line.starts_with("grpc_server_started_total{") && line.contains("\"Authenticate\"")
+    };
+    let line = text.lines().find(wanted).expect("it counts");
+    line.rsplit(' ').next().expect("a number").parse().expect("a number")
+}
