@@ -324,7 +324,7 @@ impl Zookeeper {
         let rests = rest.connection == connection && self.now() < until;
         (rests && life.rests(ticket, own, rest)).then(|| Wait {
             ahead: rest.ahead,
-            holder: self.holder(held.holder.clone()),
+            holder: held.holder.clone(),
             recheck: RECHECK,
         })
     }
