@@ -1,7 +1,6 @@
 //! A server that dies, connections that are cut, rows that others sit on.
 
-use crate::support::{TTL, client, cut_all, keeper, number, start, waiter};
-use mysql_async::prelude::Queryable;
+use crate::support::{TTL, client, cut_all, keeper, standing, start, waiter};
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU64, Ordering},
@@ -42,7 +41,7 @@ async fn cut_connections_cost_no_lock_and_no_place_in_the_line() {
     one.close().await;
     two.close().await;
     let mut witness = client(&server).await;
-    assert_eq!(number(&mut witness, "SELECT COUNT(*) FROM lk_ticket").await, 0);
+    assert_eq!(standing(&mut witness).await, 0);
 }
 
 /// Keepers that lock and release all the time while the server is killed and started again.
@@ -88,37 +87,10 @@ async fn a_restart_under_load_leaves_no_orphan_and_no_fence_goes_back() {
     // A session that was lost with the server expires, and somebody's renewal clears it away.
     let (sweeper, mut witness) = (keeper(&server).await, client(&server).await);
     let _held = sweeper.lock("another").await.expect("free");
-    let orphans = "SELECT COUNT(*) FROM lk_ticket WHERE name <> 'another'";
-    eventually("no ticket is left", async || number(&mut witness, orphans).await == 0).await;
+    eventually("only its ticket is left", async || standing(&mut witness).await == 1).await;
 }
 
 async fn progress(rounds: &AtomicU64) {
     let before = rounds.load(Ordering::Relaxed);
     eventually("locks are taken", async || rounds.load(Ordering::Relaxed) > before + 50).await;
-}
-
-/// A user's transaction sits on every row of a lock. The holder of that very lock and all others are
-/// renewed, other names are free, and who contends is told that it is busy.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_sits_on_rows_costs_no_other_guard_its_life() {
-    let Some(server) = start() else { return };
-    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
-    let (a, b) = (keeper.lock("a").await.expect("free"), keeper.lock("b").await.expect("free"));
-    user.query_drop("BEGIN").await.expect("begun");
-    for table in ["lk_line", "lk_gate", "lk_ticket"] {
-        let sql = format!("SELECT * FROM {table} WHERE name = 'a' FOR UPDATE");
-        user.query_drop(sql).await.expect("locked");
-    }
-    let mut witness = client(&server).await;
-    let ends = "SELECT MAX(expires) FROM lk_session";
-    let (from, ttl) = (number(&mut witness, ends).await, TTL.as_micros());
-    // For three times the life that a session has without a renewal.
-    let until = from + 3 * i64::try_from(ttl).expect("short");
-    eventually("renewals", async || number(&mut witness, ends).await > until).await;
-    assert!(a.is_held() && b.is_held());
-    drop(soon("another name", keeper.lock("c").into_future()).await.expect("free"));
-    user.query_drop("ROLLBACK").await.expect("ended");
-    a.release().await.expect("released");
-    drop(soon("the same name", keeper.lock("a").into_future()).await.expect("free"));
-    keeper.close().await;
 }

@@ -3,8 +3,10 @@
 
 mod cost;
 mod faults;
+mod races;
 mod road;
 mod rows;
 mod setup;
+mod sitting;
 mod support;
 mod transactions;

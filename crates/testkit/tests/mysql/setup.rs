@@ -118,6 +118,16 @@ async fn tables_of_a_newer_lockkeeper_are_left_alone() {
     assert!(e.contains("newer lockkeeper") && e.contains("prefix="), "{e}");
 }
 
+/// Nothing that is there is changed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_of_an_older_lockkeeper_are_left_alone() {
+    let Some(server) = start() else { return };
+    Keeper::connect(server.url()).await.expect("connected");
+    client(&server).await.query_drop("UPDATE lk_meta SET layout = 1").await.expect("done");
+    let e = Keeper::connect(server.url()).await.expect_err("too old").to_string();
+    assert!(e.contains("older lockkeeper") && e.contains("prefix="), "{e}");
+}
+
 /// A server that does not write every commit to its disk.
 const LAX: Recipe = Recipe {
     processes: |site| {

@@ -52,3 +52,10 @@ pub(crate) async fn cut_all(server: &Running) {
         let _ = witness.query_drop(format!("KILL {id}")).await;
     }
 }
+
+/// How many tickets stand in all lines.
+pub(crate) async fn standing(client: &mut Conn) -> i64 {
+    let sql = "SELECT (SELECT COUNT(*) FROM lk_gate WHERE fence > 0) \
+         + (SELECT COUNT(*) FROM lk_ticket)";
+    number(client, sql).await
+}

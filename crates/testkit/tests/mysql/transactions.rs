@@ -157,3 +157,29 @@ async fn a_release_before_the_commit_waits_for_it() {
     soon("the release", release).await.expect("no panic").expect("released");
     keeper.close().await;
 }
+
+/// All time is the server's, in UTC, whatever a connection of a user's thinks of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_time_zone_changes_no_fence() {
+    let Some(server) = start() else { return };
+    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
+    let mut last = 0;
+    for zone in ["+05:00", "-11:00", "+00:00"] {
+        let guard = keeper.lock("a").await.expect("free");
+        user.query_drop(format!("SET time_zone = '{zone}'")).await.expect("set");
+        let mut tx = user.start_transaction(TxOpts::new()).await.expect("begun");
+        fence_check(&mut tx, &guard.sequencer()).await.expect("held");
+        tx.rollback().await.expect("rolled back");
+        let held = guard.fence();
+        guard.release().await.expect("released");
+        let mut tx = user.start_transaction(TxOpts::new()).await.expect("begun");
+        let fence = lock_in(&mut tx, "a", TTL).await.expect("free");
+        tx.commit().await.expect("committed");
+        // Within an hour: it counts from the same clock.
+        assert!(last < held && held < fence && fence - held < 3_600_000_000, "{held} and {fence}");
+        last = fence;
+        let same = format!("SELECT @@session.time_zone = '{zone}'");
+        assert_eq!(number(&mut user, &same).await, 1, "it is as the user has set it");
+    }
+    keeper.close().await;
+}

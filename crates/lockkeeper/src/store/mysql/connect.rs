@@ -55,6 +55,8 @@ impl Plan {
             .tcp_nodelay(true)
             .tcp_keepalive(Some(KEEPALIVE))
             .ssl_opts(tls)
+            // More than there are: a statement of ours is never closed behind our back.
+            .stmt_cache_size(256)
             .setup(GREETING.to_vec());
         Ok(Self { opts: opts.into(), prefix, create })
     }

@@ -12,7 +12,7 @@ use crate::{
     retry::jittered,
     store::StoreResult,
 };
-use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, Value, prelude::Queryable};
+use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, Statement, Value, prelude::Queryable};
 use std::{
     io,
     net::{IpAddr, SocketAddr},
@@ -22,7 +22,11 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{net::lookup_host, sync::Semaphore, time::timeout};
+use tokio::{
+    net::lookup_host,
+    sync::{Semaphore, SemaphorePermit},
+    time::timeout,
+};
 
 /// For how long a request may take. When it is over the request may still be carried out.
 const REQUEST: Duration = Duration::from_secs(8);
@@ -41,19 +45,75 @@ const PERSIST: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_MOST: Duration = Duration::from_millis(200);
 
-/// Said to the server on every new connection. Times are UTC; bytes stay bytes; nothing waits long for
-/// a row, or for somebody who changes a table; and nobody ends a connection that is idle.
-pub(super) const GREETING: [&str; 2] = [
+/// Said to the server on every new connection. Times are UTC; bytes stay bytes; every statement sees what
+/// was committed before it; nothing waits long for somebody who changes a table; and nobody ends a
+/// connection that is idle. Nor does anything wait for a row, unless a statement says otherwise: a plain
+/// statement that meets a user's transaction is given up for a procedure, which waits for none. MySQL
+/// takes the 0 for a second, which without strictness is no error.
+pub(super) const GREETING: [&str; 4] = [
     "SET NAMES binary",
-    "SET SESSION time_zone = '+00:00', autocommit = 1, innodb_lock_wait_timeout = 1, \
-     lock_wait_timeout = 5, wait_timeout = 86400",
+    "SET SESSION sql_mode = ''",
+    "SET SESSION time_zone = '+00:00', autocommit = 1, innodb_lock_wait_timeout = 0, \
+     lock_wait_timeout = 5, wait_timeout = 86400, sql_mode = 'STRICT_ALL_TABLES'",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 ];
+
+/// A connection, and the statements that it has prepared.
+struct Wire {
+    conn: Conn,
+    /// The number of breaks when it was made.
+    breaks: u64,
+    known: Vec<(Box<str>, Statement)>,
+}
+
+impl Wire {
+    fn new(conn: Conn, breaks: u64) -> Self {
+        Self { conn, breaks, known: Vec::new() }
+    }
+
+    /// The driver has a cache of its own, but reads the whole text for each look into it.
+    async fn statement(&mut self, sql: &str) -> mysql_async::Result<Statement> {
+        if let Some((_, known)) = self.known.iter().find(|(text, _)| **text == *sql) {
+            return Ok(known.clone());
+        }
+        let fresh = self.conn.prep(sql).await?;
+        self.known.push((sql.into(), fresh.clone()));
+        Ok(fresh)
+    }
+
+    async fn run(&mut self, sql: &str, params: Vec<Value>) -> mysql_async::Result<Answer> {
+        let statement = self.statement(sql).await?;
+        let params = if params.is_empty() { Params::Empty } else { Params::Positional(params) };
+        let mut result = self.conn.exec_iter(statement, params).await?;
+        let wrote = Wrote { number: result.last_insert_id(), changed: result.affected_rows() > 0 };
+        let mut rows = Vec::new();
+        while !result.is_empty() {
+            rows.extend(result.collect::<Row>().await?);
+        }
+        Ok(Answer { rows, wrote })
+    }
+}
+
+/// What the server says to a statement.
+struct Answer {
+    rows: Vec<Row>,
+    wrote: Wrote,
+}
+
+/// What a plain statement has done.
+#[derive(Default)]
+pub(super) struct Wrote {
+    /// The number that it has drawn.
+    pub(super) number: Option<u64>,
+    /// Was there a row to change?
+    pub(super) changed: bool,
+}
 
 /// Connections of one purpose.
 pub(super) struct Lane {
     permits: Semaphore,
-    /// Those that nobody uses now, and the number of breaks when they were made.
-    idle: Mutex<Vec<(u64, Conn)>>,
+    /// Those that nobody uses now.
+    idle: Mutex<Vec<Wire>>,
     /// For how long a request may take here, and how many took longer since the last that did not.
     request: Duration,
     late: AtomicU32,
@@ -73,14 +133,27 @@ impl Lane {
         (self.request * 2_u32.pow(late)).min(REQUEST)
     }
 
-    fn take(&self, breaks: u64) -> Option<Conn> {
+    fn take(&self, breaks: u64) -> Option<Wire> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(|(made, _)| *made == breaks);
-        idle.pop().map(|(_, conn)| conn)
+        idle.retain(|wire| wire.breaks == breaks);
+        idle.pop()
     }
 
-    fn put(&self, breaks: u64, conn: Conn) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push((breaks, conn));
+    fn put(&self, wire: Wire) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(wire);
+    }
+
+    async fn permit(&self) -> StoreResult<SemaphorePermit<'_>> {
+        if let Ok(permit) = self.permits.try_acquire() {
+            return Ok(permit);
+        }
+        match timeout(QUEUE, self.permits.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => {
+                let what = format!("the server did not get to this request within {QUEUE:?}");
+                Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
+            }
+        }
     }
 }
 
@@ -141,7 +214,7 @@ impl Link {
     /// Connects for the first time; what does not answer now is not waited for.
     pub(super) async fn begin(&self) -> StoreResult<()> {
         let breaks = self.breaks();
-        self.lines.put(breaks, self.connect().await?);
+        self.lines.put(Wire::new(self.connect().await?, breaks));
         Ok(())
     }
 
@@ -173,7 +246,24 @@ impl Link {
 
     /// Runs one statement, and takes its first answer for the last.
     pub(super) async fn once(&self, sql: &str) -> StoreResult<Vec<Row>> {
-        self.attempt(&self.lines, sql, Vec::new()).await
+        Ok(self.attempt(&self.lines, sql, Vec::new()).await?.rows)
+    }
+
+    /// Runs one plain statement that changes one row. If others are in the way it has done nothing.
+    ///
+    /// # Cancel safety
+    /// As [`Link::ask`].
+    pub(super) async fn write(
+        &self,
+        lane: &Lane,
+        sql: &str,
+        params: Vec<Value>,
+    ) -> StoreResult<Wrote> {
+        match self.attempt(lane, sql, params).await {
+            Ok(answer) => Ok(answer.wrote),
+            Err(e) if trouble::is_turned_back(&e) => Ok(Wrote::default()),
+            Err(e) => Err(e),
+        }
     }
 
     async fn persist(
@@ -187,7 +277,7 @@ impl Link {
         let (mut pause, mut doubled) = (PAUSE, false);
         loop {
             let mut e = match self.attempt(lane, sql, params.clone()).await {
-                Ok(rows) => return Ok(Reply { rows, doubled }),
+                Ok(answer) => return Ok(Reply { rows: answer.rows, doubled }),
                 Err(e) => e,
             };
             doubled |= e.outcome == Outcome::Unknown;
@@ -202,30 +292,27 @@ impl Link {
         }
     }
 
-    async fn attempt(&self, lane: &Lane, sql: &str, params: Vec<Value>) -> StoreResult<Vec<Row>> {
-        let Ok(Ok(_permit)) = timeout(QUEUE, lane.permits.acquire()).await else {
-            let what = format!("the server did not get to this request within {QUEUE:?}");
-            return Err(StoreError::not_applied(KIND, Trouble::Unavailable, what));
-        };
+    async fn attempt(&self, lane: &Lane, sql: &str, params: Vec<Value>) -> StoreResult<Answer> {
+        let _permit = lane.permit().await?;
         let breaks = self.breaks();
-        let mut conn = match lane.take(breaks) {
-            Some(conn) => conn,
-            None => self.connect().await?,
+        let mut wire = match lane.take(breaks) {
+            Some(wire) => wire,
+            None => Wire::new(self.connect().await?, breaks),
         };
         let mut unanswered = Unanswered::on(self, lane);
         let patience = lane.patience();
-        let answer = timeout(patience, rows(&mut conn, sql, params)).await;
+        let answer = timeout(patience, wire.run(sql, params)).await;
         unanswered.since = None;
         match answer {
-            Ok(Ok(rows)) => {
+            Ok(Ok(answer)) => {
                 lane.late.store(0, Ordering::Relaxed);
-                lane.put(breaks, conn);
-                Ok(rows)
+                lane.put(wire);
+                Ok(answer)
             }
             Ok(Err(e)) => {
                 match trouble::ends_connection(&e) {
                     true => self.broke(),
-                    false => lane.put(breaks, conn),
+                    false => lane.put(wire),
                 }
                 let e = trouble::error(e);
                 if trouble::code(&e).is_some_and(trouble::is_elsewhere) {
@@ -321,7 +408,7 @@ impl Alone {
         let answer = async {
             match plain {
                 true => self.conn.query(sql).await,
-                false => rows(&mut self.conn, sql, params).await,
+                false => self.conn.exec(sql, Params::Positional(params)).await,
             }
         };
         match timeout(self.patience, answer).await {
@@ -336,14 +423,4 @@ impl Alone {
     pub(super) async fn end(self) {
         let _ = timeout(SILENCE, self.conn.disconnect()).await;
     }
-}
-
-async fn rows(conn: &mut Conn, sql: &str, params: Vec<Value>) -> mysql_async::Result<Vec<Row>> {
-    let params = if params.is_empty() { Params::Empty } else { Params::Positional(params) };
-    let mut answer = conn.exec_iter(sql, params).await?;
-    let mut rows = Vec::new();
-    while !answer.is_empty() {
-        rows.extend(answer.collect::<Row>().await?);
-    }
-    Ok(rows)
 }

@@ -2,14 +2,15 @@
 //!
 //! | idea | here |
 //! |---|---|
-//! | line | ticket rows under a name; who changes a line has its row in `lk_line` locked |
+//! | line | the first ticket in the name's row in `lk_gate`, the others in rows of their own; who changes more than the first has the name's row in `lk_line` locked |
 //! | session | a row with its end, in the server's clock |
 //! | hint | one query for all who wait in this process, often while things move |
 //! | fence | max(the line's last + 1, the server's clock in µs), drawn under the line's lock |
 //! | round trips | enter, leave, renew, poll (for 64 tickets): one each |
 //! | connections | four: two for lines, one for renewals, one to watch |
 //!
-//! The operations are procedures in the database, in the `.sql` files beside this one, made when a
+//! A lock that nobody else wants is taken by one plain statement and released by one (`fast.rs`). The other
+//! operations are procedures in the database, in the `.sql` files beside this one, made when a
 //! store is first connected to. Time is the server's alone, read after every wait for a lock. A leave
 //! hands the lock to the next ticket in its own transaction; the waiter finds the grant by looking.
 //!
@@ -20,11 +21,14 @@
 
 mod advice;
 pub(super) mod connect;
+mod doubts;
+mod fast;
 mod link;
 mod look;
 mod reply;
 mod rights;
 mod schema;
+mod statements;
 mod sweep;
 mod trouble;
 mod tx;
@@ -45,9 +49,12 @@ use crate::{
     ticket::{Place, SessionId, TicketId},
 };
 use connect::Plan;
+use doubts::Doubts;
+use fast::Fast;
 use link::Link;
 use mysql_async::{Row, Value};
 use reply::{Answer, field, one, what};
+use statements::{Server, Statements};
 use std::{
     fmt,
     sync::{
@@ -57,7 +64,7 @@ use std::{
     time::Duration,
 };
 use sweep::Sweep;
-use watch::{Granted, Watch};
+use watch::Watch;
 
 pub(crate) const KIND: &str = "mysql";
 
@@ -85,48 +92,10 @@ pub struct Mysql {
     /// The server's clock less ours, in microseconds, as last seen.
     offset: AtomicI64,
     watch: Watch,
+    fast: Fast,
+    doubts: Doubts,
     renewals: AtomicU64,
     sweep: Sweep,
-}
-
-/// What is sent, with the prefix of the URL in it.
-struct Statements {
-    open: String,
-    renew: String,
-    close: String,
-    enter: String,
-    leave: String,
-    poll: String,
-    all: String,
-    granted: Granted,
-    edit: String,
-    evict: String,
-    check: String,
-    read: String,
-}
-
-impl Statements {
-    fn new(prefix: &str) -> Self {
-        let sql = |text: &str| schema::named(prefix, text);
-        Self {
-            open: sql("CALL lk_open(?, ?, ?, ?, ?, ?)"),
-            renew: sql("CALL lk_renew(?)"),
-            close: sql("CALL lk_close(?, ?)"),
-            enter: sql("CALL lk_enter(?, ?, ?, ?, ?, ?, ?, ?, ?)"),
-            leave: sql("CALL lk_leave(?, ?, ?, ?, ?)"),
-            poll: sql("CALL lk_poll(?, ?)"),
-            all: sql("SELECT name, id, fence FROM lk_ticket WHERE session = ?"),
-            granted: Granted::new(prefix),
-            edit: sql("CALL lk_edit(?, ?, ?, ?, ?, ?)"),
-            evict: sql("CALL lk_evict(?, ?)"),
-            check: sql(
-                "SELECT COUNT(*) AS held FROM lk_ticket t JOIN lk_session s ON s.id = t.session \
-                 WHERE t.name = ? AND t.id = ? AND t.fence = ? AND t.weight = ? AND t.capacity = ? \
-                 AND s.dead_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))",
-            ),
-            read: sql("SELECT bytes, fence FROM lk_cell WHERE name = ?"),
-        }
-    }
 }
 
 fn micros(duration: Duration) -> i64 {
@@ -148,17 +117,23 @@ impl Mysql {
         }
         let prepared = schema::prepare(&link, &prefix, create).await;
         let id = rights::check(&link, &prefix, prepared).await?;
+        let version =
+            one(link.ask(link.lines(), "SELECT VERSION() AS version", Vec::new()).await?)?;
+        let server = Server::of(&field::<String>(&version, "version")?);
+        let sql = Statements::new(&prefix, server);
         Ok(Self {
             id: AtomicU64::new(u64::from_be_bytes(id.0)),
             clock,
-            sql: Statements::new(&prefix),
-            sweep: Sweep::new(&link, &prefix),
+            sweep: Sweep::new(&link, &sql.sweep),
             link,
+            sql,
             prefix,
             create,
             server: Mutex::default(),
             offset: AtomicI64::new(0),
             watch: Watch::default(),
+            fast: Fast::default(),
+            doubts: Doubts::default(),
             renewals: AtomicU64::new(0),
         })
     }
@@ -202,8 +177,48 @@ impl Mysql {
         self.local_micros() + self.offset.load(Ordering::Relaxed)
     }
 
+    /// Enters a line in which nobody stands, by one plain statement. `None` if that was not to be.
+    async fn enter_first(&self, ask: &Enter) -> StoreResult<Option<u64>> {
+        let Place { session, name, ticket } = &ask.place;
+        if self.fast.is_crowded(name) {
+            return Ok(None);
+        }
+        let Some(life) = self.known_life(*session) else { return Ok(None) };
+        let deadline = self.server_micros().saturating_add(micros(PATIENCE));
+        let params = vec![
+            bytes(ticket.to_bytes()),
+            bytes(session.to_bytes()),
+            ask.mode.weight().into(),
+            ask.mode.capacity().into(),
+            bytes(&ask.note),
+            bytes(name.as_str()),
+            life.min(deadline).into(),
+        ];
+        let wrote = self.link.write(self.link.lines(), &self.sql.enter_first, params).await?;
+        Ok(wrote.number)
+    }
+
+    /// Enters a line by the whole procedure.
+    async fn enter_line(&self, ask: &Enter) -> StoreResult<Entered> {
+        let mut answer = self.try_enter(ask).await?;
+        if let Answer::Late(now) = answer {
+            // The server's clock was set, or ours stood still: once more, with the clock it has now.
+            self.set_clock(now);
+            answer = self.try_enter(ask).await?;
+        }
+        match answer {
+            Answer::Entered(entered) => Ok(entered),
+            Answer::Late(now) => {
+                self.set_clock(now);
+                let what = "the server's clock does not stand still";
+                Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
+            }
+        }
+    }
+
     async fn try_enter(&self, ask: &Enter) -> StoreResult<Answer> {
         let Place { session, name, ticket } = &ask.place;
+        let (sent, breaks) = (self.clock.now(), self.link.breaks());
         let deadline = self.server_micros().saturating_add(micros(PATIENCE));
         let params = vec![
             bytes(name.as_str()),
@@ -218,14 +233,26 @@ impl Mysql {
         ];
         let reply = self.link.insist(self.link.lines(), &self.sql.enter, params).await?;
         let answer = reply::entered(&one(reply.rows)?);
-        let stands =
-            matches!(answer, Ok(Answer::Entered(Entered::Granted { .. } | Entered::Queued(_))));
-        if reply.doubled && !stands {
-            // The copy that got no answer may come late, and nobody would know of its ticket.
-            let place = ask.place.clone();
-            self.leave(Leave { place, keep: None, stray: true }).await.map_err(unknown)?;
+        if reply.doubled {
+            self.doubts.note(&ask.place);
+        }
+        if let Ok(Answer::Entered(entered)) = &answer {
+            self.lives_on(*session, sent, breaks);
+            self.fast.set_crowded(name, !matches!(entered, Entered::Granted { .. }));
         }
         answer
+    }
+
+    /// Releases a lock for which nobody waits, by one plain statement. Says whether that was to be.
+    async fn leave_first(&self, ask: &Leave) -> StoreResult<bool> {
+        let Place { session, name, ticket } = &ask.place;
+        if ask.keep.is_some() || ask.stray || self.fast.is_crowded(name) {
+            return Ok(false);
+        }
+        let params =
+            vec![bytes(name.as_str()), bytes(ticket.to_bytes()), bytes(session.to_bytes())];
+        let wrote = self.link.write(self.link.lines(), &self.sql.leave_first, params).await?;
+        Ok(wrote.changed)
     }
 
     /// How these tickets of a session stand, in one round trip.
@@ -250,7 +277,7 @@ impl Mysql {
     }
 
     async fn all(&self, session: SessionId) -> StoreResult<Vec<(Name, TicketId, u64)>> {
-        let params = vec![bytes(session.to_bytes())];
+        let params = vec![bytes(session.to_bytes()), bytes(session.to_bytes())];
         let rows = self.insist(&self.sql.all, params).await?;
         let mut all = Vec::with_capacity(rows.len());
         for row in rows {
@@ -315,6 +342,7 @@ impl Store for Mysql {
             owner.pid.into(),
             bytes(owner.program),
         ];
+        let (sent, breaks) = (self.clock.now(), self.link.breaks());
         let opened = match self.link.ask(self.link.lines(), &self.sql.open, params.clone()).await {
             // The database was emptied, or somebody is just making its procedures anew.
             Err(e) if trouble::is_missing(&e) => {
@@ -330,18 +358,23 @@ impl Store for Mysql {
         if field(&row, "is_over")? {
             return Err(StoreError::session_over(KIND));
         }
+        self.lives(session, field(&row, "expires")?, sent, breaks);
         Ok(Terms::new(reply::duration(&row, "ttl")?, reply::duration(&row, "delay")?))
     }
 
     async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
+        // Before the renewal: a break while it is under way must show the next time at the latest.
+        let (sent, breaks) = (self.clock.now(), self.link.breaks());
         let params = vec![bytes(session.to_bytes())];
         let renewed = self.link.insist(self.link.renewals(), &self.sql.renew, params).await?;
         let row = one(renewed.rows)?;
         self.set_clock(field(&row, "now")?);
         if !self.same_store(&row)? || !field::<bool>(&row, "lives")? {
+            self.fast.forget(session);
             return Ok(Renewal::Lost);
         }
         self.meet(&row)?;
+        self.lives(session, field(&row, "expires")?, sent, breaks);
         let turn = self.renewals.fetch_add(1, Ordering::Relaxed) % SWEEP == SWEEP - 1;
         if turn || field(&row, "leftovers")? {
             self.sweep.begin();
@@ -353,6 +386,7 @@ impl Store for Mysql {
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {
         self.watch.forget(session);
+        self.fast.forget(session);
         let mut before = u64::MAX;
         loop {
             let params = vec![bytes(session.to_bytes()), micros(STRAY_MAX).into()];
@@ -367,25 +401,30 @@ impl Store for Mysql {
     }
 
     async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
-        let mut answer = self.try_enter(&ask).await?;
-        if let Answer::Late(now) = answer {
-            // The server's clock was set, or ours stood still: once more, with the clock it has now.
-            self.set_clock(now);
-            answer = self.try_enter(&ask).await?;
-        }
-        match answer {
-            Answer::Entered(entered) => {
-                if matches!(entered, Entered::Queued(_)) {
-                    self.watch.waits(ask.place.session, ask.place.ticket);
-                }
-                Ok(entered)
+        match self.enter_first(&ask).await {
+            Ok(Some(fence)) => return Ok(Entered::Granted { fence }),
+            Ok(None) => {}
+            // The procedure finds out what has become of it.
+            Err(e) if e.is_transient() && e.outcome == Outcome::Unknown => {
+                self.doubts.note(&ask.place);
             }
-            Answer::Late(now) => {
-                self.set_clock(now);
-                let what = "the server's clock does not stand still";
-                Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
-            }
+            Err(e) if e.is_transient() => {}
+            Err(e) => return Err(e),
         }
+        let entered = self.enter_line(&ask).await;
+        match &entered {
+            Ok(Entered::Queued(_)) => self.watch.waits(ask.place.session, ask.place.ticket),
+            Ok(Entered::Granted { .. }) => {}
+            // The caller knows that a copy may be under way.
+            Err(e) if e.outcome == Outcome::Unknown => {}
+            _ if self.doubts.has(ask.place.ticket) => {
+                // The copy that got no answer may come late, and nobody would know of its ticket.
+                let place = ask.place.clone();
+                self.leave(Leave { place, keep: None, stray: true }).await.map_err(unknown)?;
+            }
+            _ => {}
+        }
+        entered
     }
 
     async fn poll(
@@ -425,8 +464,12 @@ impl Store for Mysql {
     }
 
     async fn leave(&self, ask: Leave) -> StoreResult<Left> {
+        let ask = Leave { stray: ask.stray || self.doubts.has(ask.place.ticket), ..ask };
         let Place { session, name, ticket } = &ask.place;
         self.watch.waits_no_more(*ticket);
+        if self.leave_first(&ask).await? {
+            return Ok(Left::Released);
+        }
         let params = vec![
             bytes(name.as_str()),
             bytes(ticket.to_bytes()),
@@ -436,9 +479,14 @@ impl Store for Mysql {
         ];
         let row = one(self.link.ask(self.link.lines(), &self.sql.leave, params).await?)?;
         if reply::fence(&row)? > 0 {
+            self.fast.set_crowded(name, true);
             self.watch.handed_over();
         }
-        match what(&row)?.as_str() {
+        let what = what(&row)?;
+        if what != "pinned" {
+            self.doubts.settle(*ticket);
+        }
+        match what.as_str() {
             "released" => Ok(Left::Released),
             "withdrawn" => Ok(Left::Withdrawn),
             "gone" => Ok(Left::Gone),
@@ -456,9 +504,12 @@ impl Store for Mysql {
     }
 
     async fn check(&self, claim: Claim) -> StoreResult<bool> {
+        let (name, ticket) = (bytes(claim.name.as_str()), bytes(claim.ticket.to_bytes()));
         let params = vec![
-            bytes(claim.name.as_str()),
-            bytes(claim.ticket.to_bytes()),
+            name.clone(),
+            name,
+            ticket.clone(),
+            ticket,
             claim.fence.into(),
             claim.mode.weight().into(),
             claim.mode.capacity().into(),
@@ -496,11 +547,13 @@ impl Store for Mysql {
 
     fn forget(&self, session: SessionId) {
         self.watch.forget(session);
+        self.fast.forget(session);
+        self.doubts.forget(session);
     }
 
     fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
         vec![
-            ("table", format!("{}_ticket", self.prefix)),
+            ("tables", format!("{0}_gate, {0}_ticket", self.prefix)),
             ("name", claim.name.to_string()),
             ("id", claim.ticket.to_string()),
             ("fence", claim.fence.to_string()),

@@ -105,7 +105,7 @@ async fn make(maker: &mut Alone, prefix: &str) -> StoreResult<StoreId> {
             }
         }
     }
-    maker.ask("SET SESSION sql_mode = 'STRICT_ALL_TABLES'", Vec::new()).await?;
+    maker.ask("SET SESSION innodb_lock_wait_timeout = 5", Vec::new()).await?;
     for statement in statements(prefix) {
         maker.ask(&statement, Vec::new()).await?;
     }
@@ -132,6 +132,15 @@ fn known(rows: &[Row], prefix: &str) -> StoreResult<Option<StoreId>> {
         let what = format!(
             "the tables {prefix}_… were made by a newer lockkeeper (layout {layout}, this one \
              knows {LAYOUT}); use that one, or another prefix="
+        );
+        return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
+    }
+    // 0 is a layout that is just being made.
+    if 0 < layout && layout < LAYOUT {
+        let what = format!(
+            "the tables {prefix}_… were made by an older lockkeeper (layout {layout}, this one \
+             has {LAYOUT}), whose locks this one cannot read; when nobody uses them any more drop \
+             them, or use another prefix="
         );
         return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
     }

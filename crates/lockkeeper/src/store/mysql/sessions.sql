@@ -1,6 +1,7 @@
 -- The operations on sessions, on what belongs to held tickets, and the sweep.
 
--- Opens a session; opening it again changes nothing.  -> now, whether it is over, ttl, delay, the store
+-- Opens a session; opening it again changes nothing.
+-- -> now, whether it is over, ttl, delay, expires, the store
 CREATE PROCEDURE lk_open(
   p_session BINARY(16), p_ttl BIGINT, p_delay BIGINT, p_host VARBINARY(64), p_pid INT UNSIGNED,
   p_program VARBINARY(64))
@@ -11,17 +12,18 @@ BEGIN
     VALUES (p_session, p_ttl, p_delay, v_now + p_ttl, v_now + p_ttl + p_delay, v_now + p_ttl + p_delay,
       p_host, p_pid, p_program)
     ON DUPLICATE KEY UPDATE ttl = ttl;
-  SELECT v_now AS now, s.ended > 0 AS is_over, s.ttl, s.delay, m.store
+  SELECT v_now AS now, s.ended > 0 AS is_over, s.ttl, s.delay, s.expires, m.store
     FROM lk_session s JOIN lk_meta m ON m.id = 1 WHERE s.id = p_session;
 END
 //
 
 -- Renews a session. Does not wait for its row, so that no other renewal waits behind this one.
--- -> whether it lives, its evictions, whether something is to be swept, now, which store on which server
+-- -> whether it lives and until when, its evictions, whether something is to be swept, now, which store
+--  on which server
 CREATE PROCEDURE lk_renew(p_session BINARY(16))
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_now, v_expires, v_evictions BIGINT;
+  DECLARE v_now, v_expires, v_evictions, v_until BIGINT;
   DECLARE v_there INT;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -38,12 +40,15 @@ BEGIN
   IF v_expires > v_now THEN
     UPDATE lk_session SET expires = v_now + ttl, dead_at = v_now + ttl + delay,
       sweep_at = v_now + ttl + delay WHERE id = p_session;
+    SELECT expires INTO v_until FROM lk_session WHERE id = p_session;
   END IF;
   COMMIT;
   SELECT COALESCE(v_expires, 0) > v_now AS lives, COALESCE(v_evictions, 0) AS evictions,
+    COALESCE(v_until, 0) AS expires,
     EXISTS (SELECT 1 FROM lk_session WHERE sweep_at <= v_now)
       OR EXISTS (SELECT 1 FROM lk_closed WHERE until <= v_now)
-      OR EXISTS (SELECT 1 FROM lk_ticket WHERE session IS NULL AND hold_until <= v_now) AS leftovers,
+      OR EXISTS (SELECT 1 FROM lk_ticket WHERE session IS NULL AND hold_until <= v_now)
+      OR EXISTS (SELECT 1 FROM lk_gate WHERE session IS NULL AND hold_until <= v_now) AS leftovers,
     v_now AS now, (SELECT store FROM lk_meta WHERE id = 1) AS store,
     CONCAT_WS(':', @@hostname, @@port, @@server_id) AS server;
 END
@@ -55,8 +60,10 @@ SQL SECURITY INVOKER
 BEGIN
   DECLARE v_name VARBINARY(512);
   DECLARE v_now, v_gone, v_capacity, v_used, v_moves, v_drawn BIGINT;
-  DECLARE v_waits, v_done INT DEFAULT 0;
-  DECLARE found CURSOR FOR SELECT DISTINCT name FROM lk_ticket WHERE session = p_session LIMIT 64;
+  DECLARE v_gate, v_waits, v_done INT DEFAULT 0;
+  DECLARE found CURSOR FOR
+    SELECT name FROM lk_ticket WHERE session = p_session
+    UNION SELECT name FROM lk_gate WHERE session = p_session AND fence > 0 LIMIT 64;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
   OPEN found;
   clearing: LOOP
@@ -64,17 +71,19 @@ BEGIN
     IF v_done THEN LEAVE clearing; END IF;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;
-    CALL lk_take_line(v_name);
+    CALL lk_take(v_name, v_gate);
     SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
     SELECT COUNT(*) INTO v_gone FROM lk_ticket WHERE name = v_name AND session = p_session AND fence = 0;
     DELETE FROM lk_ticket WHERE name = v_name AND session = p_session AND fence = 0;
     UPDATE lk_line SET standing = standing - v_gone WHERE name = v_name;
-    CALL lk_settle(v_name, v_now, v_capacity, v_used, v_waits, v_moves, v_drawn);
+    CALL lk_settle(v_name, v_now, v_gate, v_capacity, v_used, v_waits, v_moves, v_drawn);
     COMMIT;
     SET v_done = 0;
   END LOOP;
   CLOSE found;
-  SELECT COUNT(*) INTO o_left FROM lk_ticket WHERE session = p_session;
+  SELECT COUNT(*) INTO o_left FROM (
+    SELECT 1 FROM lk_ticket WHERE session = p_session
+    UNION ALL SELECT 1 FROM lk_gate WHERE session = p_session AND fence > 0) left_over;
 END
 //
 
@@ -100,10 +109,11 @@ BEGIN
   DECLARE v_now, v_capacity, v_used, v_moves, v_drawn, v_left BIGINT;
   DECLARE v_session BINARY(16);
   DECLARE v_name, v_next VARBINARY(512) DEFAULT '';
-  DECLARE v_waits, v_done, v_idle INT DEFAULT 0;
+  DECLARE v_gate, v_waits, v_done, v_idle INT DEFAULT 0;
   DECLARE dead CURSOR FOR SELECT id FROM lk_session WHERE sweep_at <= v_now LIMIT 4;
   DECLARE holds CURSOR FOR
-    SELECT DISTINCT name FROM lk_ticket WHERE session IS NULL AND hold_until <= v_now LIMIT 64;
+    SELECT name FROM lk_ticket WHERE session IS NULL AND hold_until <= v_now
+    UNION SELECT name FROM lk_gate WHERE session IS NULL AND hold_until <= v_now LIMIT 64;
   DECLARE found CURSOR FOR
     SELECT g.name, g.last < v_now - p_idle FROM lk_gate g WHERE g.name > p_after ORDER BY g.name LIMIT 64;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
@@ -131,8 +141,8 @@ BEGIN
     IF v_done THEN LEAVE holding; END IF;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;
-    CALL lk_take_line(v_name);
-    CALL lk_settle(v_name, v_now, v_capacity, v_used, v_waits, v_moves, v_drawn);
+    CALL lk_take(v_name, v_gate);
+    CALL lk_settle(v_name, v_now, v_gate, v_capacity, v_used, v_waits, v_moves, v_drawn);
     COMMIT;
     SET v_done = 0;
   END LOOP;
@@ -157,14 +167,15 @@ END
 CREATE PROCEDURE lk_forget(p_name VARBINARY(512), p_since BIGINT)
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_last, v_gate, v_stand BIGINT;
+  DECLARE v_last, v_stray, v_number, v_fence, v_stand BIGINT;
+  DECLARE v_gate INT;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
-  CALL lk_take_line(p_name);
-  SELECT last INTO v_last FROM lk_line WHERE name = p_name;
-  SELECT last INTO v_gate FROM lk_gate WHERE name = p_name FOR UPDATE SKIP LOCKED;
+  CALL lk_take(p_name, v_gate);
+  SELECT last, stray INTO v_last, v_stray FROM lk_line WHERE name = p_name;
+  SELECT last, fence INTO v_number, v_fence FROM lk_gate WHERE name = p_name;
   SELECT COUNT(*) INTO v_stand FROM lk_ticket WHERE name = p_name;
-  IF v_gate < p_since AND v_last < p_since AND NOT v_stand THEN
+  IF v_gate AND v_fence = 0 AND v_number < p_since AND v_last < p_since AND v_stray < p_since AND NOT v_stand THEN
     DELETE FROM lk_gate WHERE name = p_name;
     DELETE FROM lk_line WHERE name = p_name;
   END IF;
@@ -179,39 +190,61 @@ CREATE PROCEDURE lk_edit(
   p_bytes MEDIUMBLOB)
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_now, v_fence, v_weight, v_capacity, v_note_edit, v_cell_edit, v_dead_at, v_last BIGINT;
+  DECLARE v_now, v_fence, v_weight, v_capacity, v_note_edit, v_cell_edit, v_dead_at, v_seq BIGINT;
+  DECLARE v_gate, v_first INT DEFAULT 0;
   DECLARE v_what VARCHAR(10) DEFAULT 'lost';
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
-  SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE;
+  CALL lk_take(p_name, v_gate);
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
-  SELECT t.fence, t.weight, t.capacity, t.note_edit, t.cell_edit, s.dead_at
-    INTO v_fence, v_weight, v_capacity, v_note_edit, v_cell_edit, v_dead_at
-    FROM lk_ticket t JOIN lk_session s ON s.id = t.session
-    WHERE t.name = p_name AND t.id = p_ticket AND t.session = p_session AND t.fence > 0;
+  SELECT f.first, f.fence, f.weight, f.capacity, f.note_edit, f.cell_edit, s.dead_at
+    INTO v_first, v_fence, v_weight, v_capacity, v_note_edit, v_cell_edit, v_dead_at
+    FROM (SELECT 1 AS first, fence, weight, capacity, note_edit, cell_edit FROM lk_gate
+        WHERE name = p_name AND id = p_ticket AND session = p_session AND fence > 0
+      UNION ALL SELECT 0, fence, weight, capacity, note_edit, cell_edit FROM lk_ticket
+        WHERE name = p_name AND id = p_ticket AND session = p_session AND fence > 0) f
+    JOIN lk_session s ON s.id = p_session;
   IF v_dead_at > v_now AND (p_cell = 0 OR v_weight = v_capacity) THEN
     SET v_what = 'done';
     IF p_edit > IF(p_cell, v_cell_edit, v_note_edit) THEN
-      SET v_last = NULL;
-      SELECT seq INTO v_last FROM lk_ticket WHERE name = p_name AND id = p_ticket FOR UPDATE SKIP LOCKED;
-      IF v_last IS NULL THEN
-        SET v_what = 'pinned';
-      ELSEIF NOT p_cell THEN
-        UPDATE lk_ticket SET note = COALESCE(p_bytes, ''), note_edit = p_edit
-          WHERE name = p_name AND id = p_ticket;
+      IF v_first THEN
+        SET v_seq = IF(v_gate, v_fence, NULL);
       ELSE
-        UPDATE lk_ticket SET cell_edit = p_edit WHERE name = p_name AND id = p_ticket;
-        IF p_bytes IS NULL THEN
-          DELETE FROM lk_cell WHERE name = p_name;
-        ELSE
-          INSERT INTO lk_cell(name, bytes, fence) VALUES (p_name, p_bytes, v_fence)
-            ON DUPLICATE KEY UPDATE bytes = p_bytes, fence = v_fence;
-        END IF;
+        SELECT seq INTO v_seq FROM lk_ticket WHERE name = p_name AND id = p_ticket FOR UPDATE SKIP LOCKED;
+      END IF;
+      IF v_seq IS NULL THEN
+        SET v_what = 'pinned';
+      ELSE
+        CALL lk_write(p_name, p_ticket, v_first, v_fence, p_cell, p_edit, p_bytes);
       END IF;
     END IF;
   END IF;
   COMMIT;
   SELECT v_what AS what, 0 AS fence;
+END
+//
+
+-- The writing part of lk_edit, for a ticket that is held and whose row is ours.
+CREATE PROCEDURE lk_write(
+  p_name VARBINARY(512), p_ticket BINARY(16), p_first INT, p_fence BIGINT, p_cell INT, p_edit BIGINT,
+  p_bytes MEDIUMBLOB)
+SQL SECURITY INVOKER
+BEGIN
+  IF p_first THEN
+    UPDATE lk_gate SET note = IF(p_cell, note, COALESCE(p_bytes, '')),
+      note_edit = IF(p_cell, note_edit, p_edit), cell_edit = IF(p_cell, p_edit, cell_edit)
+      WHERE name = p_name;
+  ELSE
+    UPDATE lk_ticket SET note = IF(p_cell, note, COALESCE(p_bytes, '')),
+      note_edit = IF(p_cell, note_edit, p_edit), cell_edit = IF(p_cell, p_edit, cell_edit)
+      WHERE name = p_name AND id = p_ticket;
+  END IF;
+  IF p_cell AND p_bytes IS NULL THEN
+    DELETE FROM lk_cell WHERE name = p_name;
+  ELSEIF p_cell THEN
+    INSERT INTO lk_cell(name, bytes, fence) VALUES (p_name, p_bytes, p_fence)
+      ON DUPLICATE KEY UPDATE bytes = p_bytes, fence = p_fence;
+  END IF;
 END
 //

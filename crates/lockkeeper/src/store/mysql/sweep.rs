@@ -5,7 +5,6 @@ use super::{
     link::Link,
     micros,
     reply::{field, one},
-    schema,
 };
 use crate::store::{STRAY_MAX, StoreResult};
 use std::sync::Arc;
@@ -20,8 +19,7 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    pub(super) fn new(link: &Arc<Link>, prefix: &str) -> Self {
-        let sql = schema::named(prefix, "CALL lk_sweep(?, ?, ?)");
+    pub(super) fn new(link: &Arc<Link>, sql: &str) -> Self {
         Self { link: Arc::clone(link), sql: sql.into(), after: Arc::default() }
     }
 

@@ -32,27 +32,46 @@ CREATE TABLE IF NOT EXISTS lk_session(
 //
 
 -- Who changes a line has its row here. `last` is the last place given to one who had to wait, `standing`
--- how many tickets stand in the line. No fence below min_fence and no place below min_seq is in use:
+-- how many tickets stand in lk_ticket. No fence below min_fence and no place below min_seq is in use there:
 -- what was there is deleted, but stays in the indexes for as long as the oldest transaction of the
--- server can see it, and must not be walked over again and again.
+-- server can see it, and must not be walked over again and again. Until `stray` a copy of an enter may come
+-- whose ticket was left; `blind` says that somebody has come while the gate was out of reach.
 CREATE TABLE IF NOT EXISTS lk_line(
   name      VARBINARY(512) NOT NULL PRIMARY KEY,
   last      BIGINT         NOT NULL DEFAULT 0,
   standing  BIGINT         NOT NULL DEFAULT 0,
   min_fence BIGINT         NOT NULL DEFAULT 1,
-  min_seq   BIGINT         NOT NULL DEFAULT 0
+  min_seq   BIGINT         NOT NULL DEFAULT 0,
+  stray     BIGINT         NOT NULL DEFAULT 0,
+  blind     TINYINT        NOT NULL DEFAULT 0
 ) ENGINE = InnoDB
 //
 
--- Who grants in a line has its gate too: a user's transaction that holds the lock (lk_lock) has the
--- gate, and not the line, so others can stand in line meanwhile. `last` is the last fence.
+-- The first ticket of a line, as long as fence is not 0, and the last fence. A lock that nobody else
+-- wants is this row alone, changed in place. session is NULL for a hold that has outlived its session,
+-- until hold_until; of a ticket that is gone it stays, so that its index need not be written each time.
+--
+-- Who grants in a line has its gate. `crowd` says that tickets stand in lk_ticket, or that a copy of
+-- an enter may come late: then the whole procedures decide, and not one statement. A user's transaction
+-- that holds the lock (lk_lock) has the gate, and not the line, so others can stand in line meanwhile.
 CREATE TABLE IF NOT EXISTS lk_gate(
-  name VARBINARY(512) NOT NULL PRIMARY KEY,
-  last BIGINT         NOT NULL
+  name       VARBINARY(512)  NOT NULL PRIMARY KEY,
+  last       BIGINT          NOT NULL DEFAULT 0,
+  crowd      TINYINT         NOT NULL DEFAULT 0,
+  fence      BIGINT          NOT NULL DEFAULT 0,
+  id         BINARY(16)      NOT NULL DEFAULT '',
+  session    BINARY(16)      NULL DEFAULT '',
+  weight     INT UNSIGNED    NOT NULL DEFAULT 1,
+  capacity   INT UNSIGNED    NOT NULL DEFAULT 1,
+  hold_until BIGINT          NOT NULL DEFAULT 0,
+  note_edit  BIGINT          NOT NULL DEFAULT 0,
+  cell_edit  BIGINT          NOT NULL DEFAULT 0,
+  note       VARBINARY(4096) NOT NULL DEFAULT '',
+  KEY lk_gate_session (session)
 ) ENGINE = InnoDB
 //
 
--- A place in a line. fence and granted are 0 while it waits. session is NULL for a hold that has
+-- A place behind the first. fence and granted are 0 while it waits. session is NULL for a hold that has
 -- outlived its session, until hold_until.
 CREATE TABLE IF NOT EXISTS lk_ticket(
   name       VARBINARY(512)  NOT NULL,

@@ -16,6 +16,11 @@ pub(super) fn is_missing(e: &StoreError) -> bool {
     matches!(code(e), Some(1146 | 1305))
 }
 
+/// Was the transaction rolled back because others were in the way?
+pub(super) fn is_turned_back(e: &StoreError) -> bool {
+    code(e).is_some_and(turns_back)
+}
+
 /// Is the connection of no more use?
 pub(super) fn ends_connection(e: &Error) -> bool {
     match e {
@@ -27,7 +32,7 @@ pub(super) fn ends_connection(e: &Error) -> bool {
 /// A deadlock, a wait for a row that was too long, a row or table that has changed meanwhile, a cluster
 /// that has refused: the transaction was rolled back, and nothing keeps the next attempt from
 /// succeeding.
-fn is_turned_back(code: u16) -> bool {
+fn turns_back(code: u16) -> bool {
     matches!(code, 1213 | 1205 | 1206 | 1020 | 1412 | 1637 | 3101 | 3572)
 }
 
@@ -49,7 +54,7 @@ pub(super) fn is_elsewhere(code: u16) -> bool {
 pub(super) fn error(e: Error) -> StoreError {
     match e {
         Error::Server(e) if !is_farewell(e.code) => {
-            let undone = is_turned_back(e.code) || is_elsewhere(e.code);
+            let undone = turns_back(e.code) || is_elsewhere(e.code);
             let outcome = if undone { Outcome::NotApplied } else { Outcome::Unknown };
             StoreError { outcome, ..refused(e) }
         }
@@ -74,7 +79,7 @@ pub(super) fn at_connect(e: Error) -> StoreError {
 
 fn refused(e: ServerError) -> StoreError {
     let (trouble, hint) = match e.code {
-        code if is_turned_back(code) => (Trouble::Unavailable, "; others are in the way"),
+        code if turns_back(code) => (Trouble::Unavailable, "; others are in the way"),
         // Too many connections; or statements and procedures that are just being made anew.
         1040 | 1203 | 1226 | 1129 | 1180 | 1305 | 1615 => (Trouble::Unavailable, ""),
         code if is_elsewhere(code) => {

@@ -9,50 +9,90 @@
 -- Takes the lock for as long as the transaction lives. Who asks for it meanwhile waits in line. Waits for
 -- those who hold it at most p_wait_ms, and for another transaction as long as
 -- innodb_lock_wait_timeout says.  -> the fence
+--
+-- A snapshot may be too old to tell who holds the lock. Every grant raises `last`: if it is what was seen,
+-- nothing has been granted since. v_fresh says that reads were seen to change, so there is no old snapshot.
 CREATE PROCEDURE lk_lock(p_name VARBINARY(512), p_wait_ms BIGINT)
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_now, v_until, v_gate, v_seen, v_stay, v_buried BIGINT;
-  DECLARE v_min_fence, v_min_seq BIGINT DEFAULT 0;
-  DECLARE v_held INT DEFAULT 1;
+  DECLARE v_session BINARY(16);
+  DECLARE v_now, v_until, v_number, v_seen, v_before, v_first, v_ends BIGINT;
+  DECLARE v_fresh, v_held, v_there INT DEFAULT 0;
   CALL lk_now(v_now);
   SET v_until = v_now + p_wait_ms * 1000;
-  -- Nobody is overtaken who stands in line already.
+  SELECT COUNT(*) INTO v_there FROM lk_gate WHERE name = p_name;
+  IF NOT v_there THEN
+    INSERT INTO lk_gate(name) VALUES (p_name) ON DUPLICATE KEY UPDATE last = last;
+  END IF;
   waiting: LOOP
-    SELECT COALESCE(MAX(min_fence), 1), COALESCE(MAX(min_seq), 0) INTO v_min_fence, v_min_seq
-      FROM lk_line WHERE name = p_name;
+    SET v_before = v_seen, v_seen = NULL;
+    SELECT g.last, g.fence, g.session, IF(g.session IS NULL, g.hold_until, COALESCE(s.dead_at, 0))
+      INTO v_seen, v_first, v_session, v_ends
+      FROM lk_gate g LEFT JOIN lk_session s ON s.id = g.session WHERE g.name = p_name;
+    IF v_seen <> v_before THEN SET v_fresh = 1; END IF;
+    -- Nobody is overtaken who stands in line already.
+    CALL lk_others(p_name, v_now, 1, v_held);
+    IF v_seen IS NOT NULL AND NOT v_held AND (v_first = 0 OR v_ends <= v_now) THEN
+      -- In READ COMMITTED a row that does not fit is not kept, so whoever has come meanwhile can leave.
+      -- A row that is found is changed, so it does not matter how a client has rows counted.
+      UPDATE lk_gate SET last = GREATEST(last + 1, v_now), crowd = 1, fence = 0, session = COALESCE(session, '')
+        WHERE name = p_name AND (fence = 0 OR fence = v_first) AND (v_fresh OR last = v_seen);
+      IF ROW_COUNT() > 0 THEN LEAVE waiting; END IF;
+      SELECT last <> v_seen OR v_fresh INTO v_fresh FROM lk_gate WHERE name = p_name;
+      SET v_held = 1, v_seen = IF(v_fresh, v_seen, NULL);
+    END IF;
+    IF v_seen IS NULL THEN
+      SIGNAL SQLSTATE 'LK002' SET MESSAGE_TEXT = 'the snapshot of the transaction is older than the lock';
+    ELSEIF v_now >= v_until THEN
+      SIGNAL SQLSTATE 'LK001' SET MESSAGE_TEXT = 'the lock is held';
+    END IF;
+    DO SLEEP(0.005);
+    CALL lk_now(v_now);
+  END LOOP;
+  IF v_first > 0 THEN CALL lk_lock_dead(v_session, v_now); END IF;
+  -- Those who were granted something behind the first can leave without the gate.
+  CALL lk_others(p_name, v_now, 0, v_held);
+  WHILE v_held DO
+    IF v_now >= v_until THEN SIGNAL SQLSTATE 'LK001' SET MESSAGE_TEXT = 'the lock is held'; END IF;
+    DO SLEEP(0.005);
+    CALL lk_now(v_now);
+    CALL lk_others(p_name, v_now, 0, v_held);
+  END WHILE;
+  SELECT last AS fence FROM lk_gate WHERE name = p_name;
+END
+//
+
+-- Does anybody stand in the line behind the first? With p_waiting those count who wait; without, the
+-- gate is the transaction's, and the dead are taken out of the line.
+CREATE PROCEDURE lk_others(p_name VARBINARY(512), p_now BIGINT, p_waiting INT, OUT o_held INT)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_stay, v_buried BIGINT;
+  DECLARE v_min_fence, v_min_seq BIGINT DEFAULT 0;
+  SELECT COALESCE(MAX(min_fence), 1), COALESCE(MAX(min_seq), 0) INTO v_min_fence, v_min_seq
+    FROM lk_line WHERE name = p_name;
+  IF p_waiting THEN
     SELECT EXISTS (
       SELECT 1 FROM lk_ticket t LEFT JOIN lk_session s ON s.id = t.session
       WHERE t.name = p_name AND (t.fence >= v_min_fence OR t.fence = 0 AND t.seq >= v_min_seq)
-        AND IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) > v_now)
-      INTO v_held;
-    IF NOT v_held OR v_now >= v_until THEN LEAVE waiting; END IF;
-    DO SLEEP(0.005);
-    CALL lk_now(v_now);
-  END LOOP;
-  IF v_held THEN
-    SIGNAL SQLSTATE 'LK001' SET MESSAGE_TEXT = 'the lock is held';
+        AND IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) > p_now) INTO o_held;
+  ELSE
+    CALL lk_bury(p_name, p_now, v_min_fence, v_stay, v_buried);
+    SELECT EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name AND fence >= v_min_fence) INTO o_held;
   END IF;
-  INSERT INTO lk_gate(name, last) VALUES (p_name, 0) ON DUPLICATE KEY UPDATE last = last;
-  -- A locking read sees what is, a plain one what the transaction's snapshot has. If they
-  -- agree, nothing has been granted since the snapshot.
-  SELECT last INTO v_gate FROM lk_gate WHERE name = p_name FOR UPDATE;
-  SELECT last INTO v_seen FROM lk_gate WHERE name = p_name;
-  IF v_seen IS NULL OR v_seen <> v_gate THEN
+END
+//
+
+-- Ends a session that seems to be dead; the transaction's snapshot may be too old to tell.
+CREATE PROCEDURE lk_lock_dead(p_session BINARY(16), p_now BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_over INT;
+  CALL lk_is_over(p_session, 1, p_now, v_over);
+  IF v_over IS NOT TRUE THEN
     SIGNAL SQLSTATE 'LK002' SET MESSAGE_TEXT = 'the snapshot of the transaction is older than the lock';
   END IF;
-  holders: LOOP
-    CALL lk_now(v_now);
-    CALL lk_bury(p_name, v_now, v_min_fence, v_stay, v_buried);
-    SELECT EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name AND fence >= v_min_fence) INTO v_held;
-    IF NOT v_held OR v_now >= v_until THEN LEAVE holders; END IF;
-    DO SLEEP(0.005);
-  END LOOP;
-  IF v_held THEN
-    SIGNAL SQLSTATE 'LK001' SET MESSAGE_TEXT = 'the lock is held';
-  END IF;
-  UPDATE lk_gate SET last = GREATEST(v_gate + 1, v_now) WHERE name = p_name;
-  SELECT GREATEST(v_gate + 1, v_now) AS fence;
+  CALL lk_end(p_session, p_now);
 END
 //
 
@@ -64,8 +104,17 @@ CREATE PROCEDURE lk_fence_check(
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_fence, v_here BIGINT;
-  SELECT fence INTO v_fence FROM lk_ticket
-    WHERE name = p_name AND id = p_ticket AND session IS NOT NULL LOCK IN SHARE MODE;
+  DECLARE v_behind INT;
+  -- A ticket never moves between gate and row, so a snapshot can say where it is, however old.
+  SELECT COUNT(*) INTO v_behind FROM lk_ticket WHERE name = p_name AND id = p_ticket;
+  IF NOT v_behind THEN
+    SELECT fence INTO v_fence FROM lk_gate
+      WHERE name = p_name AND id = p_ticket AND session IS NOT NULL AND fence > 0 LOCK IN SHARE MODE;
+  END IF;
+  IF v_fence IS NULL THEN
+    SELECT fence INTO v_fence FROM lk_ticket
+      WHERE name = p_name AND id = p_ticket AND session IS NOT NULL LOCK IN SHARE MODE;
+  END IF;
   SELECT COUNT(*) INTO v_here FROM lk_meta WHERE id = 1 AND store = COALESCE(p_store, store);
   IF p_fence <= 0 OR v_fence IS NULL OR v_fence <> p_fence OR NOT v_here THEN
     SIGNAL SQLSTATE 'LK003' SET MESSAGE_TEXT = 'the lock is not held any more';

@@ -129,7 +129,7 @@ impl Watch {
     }
 }
 
-/// The question for the grants of some sessions. There is one text for each power of two, so that the
+/// The question for the grants of some sessions: who has waited is granted in a row of its own. There is one text for each power of two, so that the
 /// server has to prepare few.
 pub(super) struct Granted(Vec<String>);
 

@@ -1,0 +1,94 @@
+//! When one plain statement will do.
+//!
+//! A lock that nobody else wants is taken and released by one `UPDATE` of one row, which sees that row and
+//! nothing else. It does not see the session, so it is used only within a moment after the server
+//! has said that the session lives, by the same connections, and not for longer than it will live. If
+//! another handle ends the session within that moment, the grant is one to a dead session, and what is true of all
+//! that the session holds is true of it: the holder hears of it with the next renewal.
+
+use super::Mysql;
+use crate::{clock::Moment, name::Name, ticket::SessionId};
+use std::{
+    collections::{HashMap, hash_map::RandomState},
+    hash::BuildHasher as _,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+/// For how long after the server has said so a session is taken to live.
+const FRESH: Duration = Duration::from_secs(1);
+const PLACES: usize = 1024;
+
+/// What the server has said about a session.
+#[derive(Clone, Copy)]
+struct Life {
+    /// On the server's clock.
+    until: i64,
+    said: Moment,
+    /// The number of broken connections then: behind another one there may be another server.
+    breaks: u64,
+}
+
+/// What is known about sessions and lines.
+pub(super) struct Fast {
+    lives: Mutex<HashMap<SessionId, Life>>,
+    /// Names, by their hash, in whose lines others have been met lately. There the plain statements would
+    /// be sent in vain. Two names that share a place cost each other a little time.
+    crowded: Box<[AtomicBool]>,
+    hasher: RandomState,
+}
+
+impl Default for Fast {
+    fn default() -> Self {
+        let crowded = (0..PLACES).map(|_| AtomicBool::new(false)).collect();
+        Self { lives: Mutex::default(), crowded, hasher: RandomState::new() }
+    }
+}
+
+impl Fast {
+    fn lives(&self) -> MutexGuard<'_, HashMap<SessionId, Life>> {
+        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self, name: &Name) -> &AtomicBool {
+        let hash = self.hasher.hash_one(name.as_str());
+        let at = usize::try_from(hash % PLACES as u64).unwrap_or(0);
+        &self.crowded[at]
+    }
+
+    pub(super) fn set_crowded(&self, name: &Name, crowded: bool) {
+        self.place(name).store(crowded, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_crowded(&self, name: &Name) -> bool {
+        self.place(name).load(Ordering::Relaxed)
+    }
+
+    pub(super) fn forget(&self, session: SessionId) {
+        self.lives().remove(&session);
+    }
+}
+
+impl Mysql {
+    /// The server has said, to a request sent at this moment, until when the session lives.
+    pub(super) fn lives(&self, session: SessionId, until: i64, sent: Moment, breaks: u64) {
+        self.fast.lives().insert(session, Life { until, said: sent, breaks });
+    }
+
+    /// The server has said that the session lives, and not for how long.
+    pub(super) fn lives_on(&self, session: SessionId, sent: Moment, breaks: u64) {
+        if let Some(life) = self.fast.lives().get_mut(&session) {
+            (life.said, life.breaks) = (sent, breaks);
+        }
+    }
+
+    /// Until when, on the server's clock, the session lives, if that is known well enough.
+    pub(super) fn known_life(&self, session: SessionId) -> Option<i64> {
+        let life = *self.fast.lives().get(&session)?;
+        let fresh = self.clock.now().saturating_since(life.said) < FRESH;
+        (fresh && life.breaks == self.link.breaks()).then_some(life.until)
+    }
+}

@@ -1,0 +1,83 @@
+//! One statement here, a whole procedure there, on the same line at the same time.
+
+use crate::support::{client, keeper, standing, start, status};
+use mysql_async::prelude::Queryable;
+use std::{
+    env,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+use testkit::world::soon;
+use tokio::task::JoinSet;
+
+/// Two who come and go without a pause meet in every way: one comes while the other takes the free lock,
+/// holds it, or leaves by the plain statement. Nobody is forgotten, and no two are in.
+/// `LOCKKEEPER_RACES` says how many rounds each makes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_while_the_holder_leaves_is_served() {
+    let Some(server) = start() else { return };
+    let rounds: usize = env::var("LOCKKEEPER_RACES").map_or(300, |n| n.parse().expect("a number"));
+    let mut witness = client(&server).await;
+    let (inside, last) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = JoinSet::new();
+    for number in 0..2_u64 {
+        let keeper = keeper(&server).await;
+        let (inside, last) = (Arc::clone(&inside), Arc::clone(&last));
+        tasks.spawn(async move {
+            for round in 0..rounds {
+                let guard =
+                    soon("its turn", keeper.lock("a").into_future()).await.expect("granted");
+                assert!(!inside.swap(true, Ordering::SeqCst), "two are in");
+                assert!(last.swap(guard.fence(), Ordering::SeqCst) < guard.fence());
+                inside.store(false, Ordering::SeqCst);
+                guard.release().await.expect("released");
+                // Out of step, so that the line is now empty and now not.
+                for _ in 0..(round as u64 * (number + 3)) % 7 {
+                    drop(keeper.lock(format!("own {number}")).await.expect("free"));
+                }
+            }
+            keeper.close().await;
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("no panic");
+    }
+    assert_eq!(standing(&mut witness).await, 0);
+    assert_eq!(status(&mut witness, "Innodb_deadlocks").await, 0);
+}
+
+/// In READ COMMITTED a row that `lk_lock` finds taken is let go, so its holder can leave while the
+/// transaction waits for that very lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_and_guards_take_turns() {
+    let Some(server) = start() else { return };
+    let keeper = keeper(&server).await;
+    let (url, inside) = (server.url().to_owned(), Arc::new(AtomicBool::new(false)));
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    let (theirs, done) = (Arc::clone(&inside), Arc::new(AtomicBool::new(false)));
+    let ended = Arc::clone(&done);
+    let user = tokio::spawn(async move {
+        let mut user = mysql_async::Conn::from_url(&url).await.expect("connected");
+        user.query_drop("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+            .await
+            .expect("set");
+        for _ in 0..50 {
+            user.query_drop("BEGIN").await.expect("begun");
+            user.query_drop("CALL lk_lock('a', 60000)").await.expect("its turn");
+            assert!(!theirs.swap(true, Ordering::SeqCst), "two are in");
+            theirs.store(false, Ordering::SeqCst);
+            user.query_drop("COMMIT").await.expect("ended");
+        }
+        ended.store(true, Ordering::SeqCst);
+    });
+    while !done.load(Ordering::SeqCst) && !user.is_finished() {
+        let guard = soon("a turn", keeper.lock("a").into_future()).await.expect("granted");
+        assert!(!inside.swap(true, Ordering::SeqCst), "two are in");
+        inside.store(false, Ordering::SeqCst);
+        guard.release().await.expect("released");
+    }
+    soon("the transactions", user).await.expect("no panic");
+    keeper.close().await;
+}

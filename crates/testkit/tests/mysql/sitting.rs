@@ -1,0 +1,126 @@
+//! Users' transactions that sit on rows of the store, for long.
+//!
+//! `LOCKKEEPER_SIT` says for how many seconds; by default for three times the life that a session has
+//! without a renewal.
+
+use crate::support::{TTL, client, keeper, number, start, waiter};
+use lockkeeper::{
+    Guard, Keeper,
+    store::mysql::{fence_check, lock_in},
+};
+use mysql_async::{Conn, prelude::Queryable};
+use servers::Running;
+use std::{env, time::Duration};
+use testkit::world::{eventually, soon};
+
+/// How long the transactions last, in microseconds.
+fn sitting() -> i64 {
+    let seconds = env::var("LOCKKEEPER_SIT").map(|n| n.parse().expect("a number of seconds"));
+    let time = seconds.map_or(3 * TTL, Duration::from_secs);
+    i64::try_from(time.as_micros()).expect("not too long")
+}
+
+/// Returns after so long a time, as the session's renewals show it: all is well with what is held, other
+/// names are free, and somebody who contends for the name itself gets an answer.
+async fn all_is_well(server: &Running, keeper: &Keeper, held: &[&Guard], name: &str) {
+    let mut witness = client(server).await;
+    let ends = "SELECT MAX(expires) FROM lk_session";
+    let until = number(&mut witness, ends).await + sitting();
+    eventually("renewals", async || number(&mut witness, ends).await > until).await;
+    assert!(held.iter().all(|guard| guard.is_held()));
+    drop(soon("another name", keeper.lock("another").into_future()).await.expect("free"));
+    assert!(soon("an answer", keeper.lock(name).try_now()).await.expect("busy").is_none());
+}
+
+async fn begin(user: &mut Conn) {
+    user.query_drop("BEGIN").await.expect("begun");
+}
+
+async fn end(user: &mut Conn) {
+    user.query_drop("ROLLBACK").await.expect("ended");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_in_a_long_transaction_costs_no_guard_its_life() {
+    let Some(server) = start() else { return };
+    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
+    let held = keeper.lock("held").await.expect("free");
+    for name in ["used before", "new"] {
+        if name != "new" {
+            keeper.lock(name).await.expect("free").release().await.expect("released");
+        }
+        begin(&mut user).await;
+        lock_in(&mut user, name, TTL).await.expect("free");
+        let next = waiter(&keeper, name, 0).await;
+        all_is_well(&server, &keeper, &[&held], name).await;
+        end(&mut user).await;
+        drop(soon("its turn", next).await.expect("no panic").expect("granted"));
+    }
+    keeper.close().await;
+}
+
+/// Both forms of a ticket: the first in its line, and one that has waited.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_checked_fence_in_a_long_transaction_costs_no_guard_its_life() {
+    let Some(server) = start() else { return };
+    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
+    let other = keeper.lock("held").await.expect("free");
+    let mut held = keeper.lock("a").await.expect("free");
+    for _ in 0..2 {
+        begin(&mut user).await;
+        fence_check(&mut user, &held.sequencer()).await.expect("held");
+        let next = waiter(&keeper, "a", 1).await;
+        all_is_well(&server, &keeper, &[&held, &other], "a").await;
+        end(&mut user).await;
+        held.release().await.expect("released");
+        held = soon("its turn", next).await.expect("no panic").expect("granted");
+    }
+    keeper.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locked_rows_cost_no_guard_its_life() {
+    let Some(server) = start() else { return };
+    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
+    let (a, b) = (keeper.lock("a").await.expect("free"), keeper.lock("b").await.expect("free"));
+    begin(&mut user).await;
+    for table in ["lk_gate", "lk_ticket"] {
+        let sql = format!("SELECT * FROM {table} WHERE name = 'a' FOR UPDATE");
+        user.query_drop(sql).await.expect("locked");
+    }
+    all_is_well(&server, &keeper, &[&a, &b], "a").await;
+    end(&mut user).await;
+    a.release().await.expect("released");
+    drop(soon("the same name", keeper.lock("a").into_future()).await.expect("free"));
+    keeper.close().await;
+}
+
+/// The row of a line, which every change of the line needs: who asks for the name is told that others are in
+/// the way. The row of a session: its own guards are lost, and nobody else's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_line_or_session_costs_no_other_guard_its_life() {
+    let Some(server) = start() else { return };
+    let (one, two) = (keeper(&server).await, keeper(&server).await);
+    let (mut user, mut witness) = (client(&server).await, client(&server).await);
+    let (a, b) = (one.lock("a").await.expect("free"), two.lock("b").await.expect("free"));
+    begin(&mut user).await;
+    user.query_drop("SELECT * FROM lk_line WHERE name = 'a' FOR UPDATE").await.expect("locked");
+    let ends = "SELECT MIN(expires) FROM lk_session";
+    let until = number(&mut witness, ends).await + sitting();
+    eventually("renewals of both", async || number(&mut witness, ends).await > until).await;
+    assert!(a.is_held() && b.is_held());
+    end(&mut user).await;
+    begin(&mut user).await;
+    let sql = "SELECT * FROM lk_session WHERE id = (SELECT session FROM lk_gate WHERE name = 'a') \
+         FOR UPDATE";
+    user.query_drop(sql).await.expect("locked");
+    soon("the loss of the locked session", a.lost()).await;
+    let ends = "SELECT MAX(expires) FROM lk_session";
+    let until = number(&mut witness, ends).await + sitting();
+    eventually("renewals of the other", async || number(&mut witness, ends).await > until).await;
+    assert!(b.is_held());
+    drop(soon("another name", two.lock("c").into_future()).await.expect("free"));
+    end(&mut user).await;
+    drop(soon("the name of the dead", two.lock("a").into_future()).await.expect("free"));
+    two.close().await;
+}
