@@ -199,6 +199,31 @@ async fn a_blocked_line_holds_up_no_other_line() {
     drop(soon("the turn of a", a).await.expect("no panic").expect("granted"));
 }
 
+/// Everybody sends by one connection: those who try for a line that somebody sits on must not fill it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_tries_for_a_blocked_line_hold_up_nobody() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    let held = keeper.lock("b").await.expect("free");
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    let sender = "SELECT coalesce(max(pid), 0)::bigint FROM pg_stat_activity \
+                  WHERE application_name = 'lockkeeper' AND query LIKE '%lk_leave%'";
+    let before = user.number(sender).await;
+    user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
+    let tries: Vec<_> = (0..60)
+        .map(|_| tokio::spawn(keeper.clone().lock("a").unfair().try_now().into_future()))
+        .collect();
+    for tried in tries {
+        let answer = soon("an answer", tried).await.expect("no panic").expect("no error");
+        assert!(answer.is_none());
+    }
+    keeper.lock("c").await.expect("free").release().await.expect("released");
+    assert!(held.is_held(), "{:?}", held.health());
+    assert_eq!(user.number(sender).await, before, "the connection was given up");
+    user.run("COMMIT").await;
+    keeper.close().await;
+}
+
 /// A session is closed though somebody sits on one of its lines: the others are free at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_line_keeps_no_session_from_closing() {

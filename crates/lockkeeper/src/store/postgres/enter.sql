@@ -14,6 +14,7 @@ WITH fast AS (
     FROM (SELECT expires, lockkeeper.lk_micros(clock_timestamp()) AS number
             FROM lockkeeper.lk_session
            WHERE id = $3 AND expires > clock_timestamp()
+             AND ($6 OR lockkeeper.lk_hurry())
              AND pg_try_advisory_xact_lock_shared(lockkeeper.lk_name_key($1))) AS s
    WHERE l.name = $1 AND l.id IS NULL AND l.others = 0 AND l.closing < clock_timestamp()
      AND s.number <= $8

@@ -9,7 +9,7 @@
 -- alone, and is told "busy" (55P03) until then. A user's transaction that holds a name as its own
 -- lock (lk_lock) has the one of the name alone: who grants must share it, and else grants nothing.
 --
--- No wait for a row is longer than 200 ms. Our own connections have that as their setting; on others,
+-- No wait for a row is longer than 200 ms, and 20 ms for those who would not queue. Our own connections have that as their setting; on others,
 -- as behind a pooler, lk_bound sets it for the transaction. (A SET in the function itself costs more.)
 --
 -- Refusals are errors, so that they write nothing:
@@ -34,6 +34,11 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_bound() RETURNS void LANGUAGE plpgsql A
 BEGIN
   PERFORM set_config('lock_timeout', '200ms', true);
 END $$;
+
+-- Who would not queue does not wait for the row either, but for a moment: behind it wait all others who
+-- send by the same connection.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_hurry() RETURNS boolean
+LANGUAGE sql AS $$ SELECT set_config('lock_timeout', '20ms', true) IS NOT NULL $$;
 
 -- Has this ticket's time passed? Then its session is ended in the same transaction: a renewal that
 -- was faster makes the ticket live, one that is slower finds its session over. A session whose row is
@@ -173,7 +178,11 @@ DECLARE
   f record;
   v_line lockkeeper.lk_line;
 BEGIN
-  IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
+  IF NOT p_queue THEN
+    PERFORM lockkeeper.lk_hurry();
+  ELSIF current_setting('lock_timeout') = '0' THEN
+    PERFORM lockkeeper.lk_bound();
+  END IF;
   INSERT INTO lockkeeper.lk_line AS l
     (name, last, capacity, id, session, weight, fence, entered, note)
   VALUES (p_name, v_number, p_capacity, p_ticket, p_session, p_weight, v_number, v_now, p_note)

@@ -41,7 +41,7 @@ use super::{
     url::StoreUrl,
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, Moment},
     error::{Outcome, Result, StoreError, Trouble},
     line::{LINE_MAX, Line},
     name::Name,
@@ -90,6 +90,8 @@ pub struct Postgres {
     sinks: Arc<Sinks>,
     /// The tickets of each session, as far as this handle knows them.
     tickets: Mutex<HashMap<SessionId, HashSet<(Name, TicketId)>>>,
+    /// Lines that somebody else's transaction sits on, and until when that is believed.
+    blocked: Mutex<HashMap<Name, Moment>>,
     /// The server's clock less ours, in microseconds, as last seen.
     offset: AtomicI64,
     /// Behind which name the sweep goes on.
@@ -127,6 +129,7 @@ impl Postgres {
             channel: format!("lk_{tag:016x}"),
             sinks,
             tickets: Mutex::default(),
+            blocked: Mutex::default(),
             offset: AtomicI64::new(0),
             swept: Mutex::default(),
         };
@@ -194,6 +197,10 @@ impl Postgres {
     }
 
     async fn try_enter(&self, ask: &Enter) -> StoreResult<Entered> {
+        let contends = ask.manner == Manner::Contend;
+        if contends && self.is_blocked(&ask.place.name) {
+            return Ok(Entered::Busy(Wait { ahead: 1, holder: None, recheck: BLOCKED }));
+        }
         let answer = match self.send_enter(ask).await {
             // The server's clock may have jumped since we last heard of it.
             Err(e) if let Some(now) = too_late(&e) => {
@@ -212,11 +219,8 @@ impl Postgres {
                 return Err(StoreError { trouble: Trouble::Unavailable, ..e });
             }
             // Nothing was left, unless an earlier copy is still under way.
-            Err(e)
-                if ask.manner == Manner::Contend
-                    && link::is_blocked(&e)
-                    && e.outcome == Outcome::NotApplied =>
-            {
+            Err(e) if contends && link::is_blocked(&e) && e.outcome == Outcome::NotApplied => {
+                self.note_blocked(&ask.place.name);
                 let wait = Wait { ahead: 1, holder: None, recheck: BLOCKED };
                 return Ok(Entered::Busy(wait));
             }
@@ -234,6 +238,23 @@ impl Postgres {
             "busy" => Entered::Busy(answer.wait()),
             other => return Err(nonsense(other)),
         })
+    }
+
+    fn blocked(&self) -> MutexGuard<'_, HashMap<Name, Moment>> {
+        self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has somebody's transaction sat on this line a moment ago? Then nobody else need try.
+    fn is_blocked(&self, name: &Name) -> bool {
+        let blocked = self.blocked();
+        !blocked.is_empty() && blocked.get(name).is_some_and(|until| *until > self.clock.now())
+    }
+
+    fn note_blocked(&self, name: &Name) {
+        let now = self.clock.now();
+        let mut blocked = self.blocked();
+        blocked.retain(|_, until| *until > now);
+        blocked.insert(name.clone(), now + BLOCKED);
     }
 
     async fn send_enter(&self, ask: &Enter) -> StoreResult<Vec<Row>> {

@@ -44,10 +44,17 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_line(
   hold_until timestamptz,
   note       bytea   NOT NULL,
   note_edit  bigint  NOT NULL DEFAULT 0,
-  cell_edit  bigint  NOT NULL DEFAULT 0
+  cell_edit  bigint  NOT NULL DEFAULT 0,
+  closing    timestamptz NOT NULL DEFAULT '-infinity'
 ) WITH (fillfactor = 50);
-ALTER TABLE lockkeeper.lk_line
-  ADD COLUMN IF NOT EXISTS closing timestamptz NOT NULL DEFAULT '-infinity';
+-- Layout 1 had no such column. Only then: it keeps everybody out for a moment.
+DO $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_attribute
+                  WHERE attrelid = 'lockkeeper.lk_line'::regclass AND attname = 'closing') THEN
+    ALTER TABLE lockkeeper.lk_line ADD COLUMN closing timestamptz NOT NULL DEFAULT '-infinity';
+  END IF;
+END $$;
 
 -- A place in a line. session is NULL for a hold that has outlived its session, until hold_until.
 CREATE TABLE IF NOT EXISTS lockkeeper.lk_ticket(
