@@ -183,3 +183,40 @@ async fn a_time_zone_changes_no_fence() {
     }
     keeper.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_transaction_there_is_no_lock_and_no_check() {
+    let Some(server) = start() else { return };
+    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
+    let held = keeper.lock("a").await.expect("free");
+    for refused in [
+        lock_in(&mut user, "b", TTL).await.map(|_| ()),
+        fence_check(&mut user, &held.sequencer()).await,
+    ] {
+        let e = refused.expect_err("there is no transaction").to_string();
+        assert!(e.contains("no transaction"), "{e}");
+    }
+    keeper.close().await;
+}
+
+/// The dead session's row is the transaction's until it ends. Nobody waits for that: who asks for the name
+/// is told that it is busy or stands in line, and others are served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_takes_over_from_the_dead_holds_nobody_up() {
+    let Some(server) = start() else { return };
+    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
+    abandoned(server.url()).await;
+    let mut tx = user.start_transaction(at(IsolationLevel::ReadCommitted)).await.expect("begun");
+    lock_in(&mut tx, "account/7", Duration::from_secs(60)).await.expect("its holder is dead");
+    assert!(keeper.lock("account/7").try_now().await.expect("an answer").is_none());
+    let next = tokio::spawn(keeper.lock("account/7").into_future());
+    eventually("it stands in line", async || {
+        let line = keeper.look_at("account/7").await.expect("an answer");
+        line.is_some_and(|line| line.tickets.iter().any(|ticket| ticket.fence.is_none()))
+    })
+    .await;
+    drop(soon("another name", keeper.lock("b").into_future()).await.expect("free"));
+    tx.commit().await.expect("committed");
+    drop(soon("its turn", next).await.expect("no panic").expect("granted"));
+    keeper.close().await;
+}

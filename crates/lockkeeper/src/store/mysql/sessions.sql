@@ -109,7 +109,7 @@ BEGIN
   DECLARE v_now, v_capacity, v_used, v_moves, v_drawn, v_left BIGINT;
   DECLARE v_session BINARY(16);
   DECLARE v_name, v_next VARBINARY(512) DEFAULT '';
-  DECLARE v_gate, v_waits, v_done, v_idle INT DEFAULT 0;
+  DECLARE v_gate, v_waits, v_done, v_idle, v_over INT DEFAULT 0;
   DECLARE dead CURSOR FOR SELECT id FROM lk_session WHERE sweep_at <= v_now LIMIT 4;
   DECLARE holds CURSOR FOR
     SELECT name FROM lk_ticket WHERE session IS NULL AND hold_until <= v_now
@@ -124,6 +124,9 @@ BEGIN
   sessions: LOOP
     FETCH dead INTO v_session;
     IF v_done THEN LEAVE sessions; END IF;
+    -- What somebody has locked is left for another time.
+    CALL lk_is_over(v_session, 1, v_now, v_over);
+    IF v_over IS NULL THEN ITERATE sessions; END IF;
     CALL lk_end(v_session, v_now);
     CALL lk_clear(v_session, v_left);
     IF v_left = 0 THEN

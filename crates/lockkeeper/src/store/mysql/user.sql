@@ -5,6 +5,19 @@
 --   LK001  the lock is held by others, and did not come free in time
 --   LK002  the transaction's snapshot is too old to tell; begin again, or lock before reading
 --   LK003  the lock is not held any more
+--   LK004  there is no transaction
+
+-- Refuses to go on without a transaction: the lock would be gone before its fence is read. Outside of one
+-- a savepoint is forgotten at once.
+CREATE PROCEDURE lk_in_transaction()
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE EXIT HANDLER FOR 1305
+    SIGNAL SQLSTATE 'LK004' SET MESSAGE_TEXT = 'there is no transaction; begin one first';
+  SAVEPOINT lk_here;
+  RELEASE SAVEPOINT lk_here;
+END
+//
 
 -- Takes the lock for as long as the transaction lives. Who asks for it meanwhile waits in line. Waits for
 -- those who hold it at most p_wait_ms, and for another transaction as long as
@@ -18,6 +31,7 @@ BEGIN
   DECLARE v_session BINARY(16);
   DECLARE v_now, v_until, v_number, v_seen, v_before, v_first, v_ends BIGINT;
   DECLARE v_fresh, v_held, v_there INT DEFAULT 0;
+  CALL lk_in_transaction();
   CALL lk_now(v_now);
   SET v_until = v_now + p_wait_ms * 1000;
   SELECT COUNT(*) INTO v_there FROM lk_gate WHERE name = p_name;
@@ -105,6 +119,7 @@ SQL SECURITY INVOKER
 BEGIN
   DECLARE v_fence, v_here BIGINT;
   DECLARE v_behind INT;
+  CALL lk_in_transaction();
   -- A ticket never moves between gate and row, so a snapshot can say where it is, however old.
   SELECT COUNT(*) INTO v_behind FROM lk_ticket WHERE name = p_name AND id = p_ticket;
   IF NOT v_behind THEN
