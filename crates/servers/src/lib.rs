@@ -45,7 +45,7 @@ mod zookeeper;
 pub use detached::{Detached, Mark};
 pub use etcd::{ETCD, ETCD_CLUSTER, ETCD_PARTED, ETCD_TLS};
 pub use install::{Unavailable, install_missing};
-pub use mariadb::MARIADB;
+pub use mariadb::{MARIADB, MARIADB_TLS};
 pub use node::Node;
 pub use peer::{KAZOO, PEERS, Peer, REDIS_PY, install_peers};
 pub use postgres::{PGBOUNCER, POSTGRES, POSTGRES_TLS};
@@ -69,6 +69,7 @@ pub const ALL: &[Recipe] = &[
     POSTGRES,
     PGBOUNCER,
     MARIADB,
+    MARIADB_TLS,
     ETCD,
     ETCD_TLS,
     ETCD_CLUSTER,

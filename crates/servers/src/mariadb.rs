@@ -9,7 +9,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use nix::unistd::{User, geteuid};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
+use crate::certificates;
 use crate::program;
 use crate::recipe::{Process, Recipe, Site};
 
@@ -27,17 +29,60 @@ pub const MARIADB: Recipe = Recipe {
     ports: 1,
     stop: Signal::SIGTERM,
     ready_within: Duration::from_secs(60),
-    processes: |site| Ok(vec![server(site, &[])?]),
+    processes: |site| Ok(vec![server(site, "")?]),
     form: None,
     url: |site| format!("mysql://root@127.0.0.1:{}/{DATABASE}", site.ports[0]),
 };
 
-fn server(site: &Site, settings: &[&str]) -> Result<Process> {
+/// The password of the user `lockkeeper`.
+const PASSWORD: &str = "open sesame";
+
+/// A single MariaDB server with TLS, and a user `lockkeeper` who must come with a password and a
+/// certificate; `root` needs neither.
+///
+/// Its only node is `mariadb`. The site's folder holds `ca.pem`; `client.pem` and `client.key`; and
+/// `stranger.pem`, another authority, which has signed nothing.
+pub const MARIADB_TLS: Recipe = Recipe {
+    name: "mariadb-tls",
+    processes: |site| {
+        certificates::write(&site.folder)?;
+        let mut init = String::new();
+        for host in ["%", "localhost"] {
+            let user = format!("lockkeeper@'{host}'");
+            init += &format!(
+                "CREATE USER IF NOT EXISTS {user} IDENTIFIED BY '{PASSWORD}' REQUIRE X509;\n\
+                 GRANT ALL ON {DATABASE}.* TO {user};\n"
+            );
+        }
+        let mut process = server(site, &init)?;
+        for (setting, file) in [("ca", "ca.pem"), ("cert", "server.pem"), ("key", "server.key")] {
+            let file = site.folder.join(file);
+            process.args.push(format!("--ssl-{setting}={}", file.display()).into());
+        }
+        Ok(vec![process])
+    },
+    url: |site| {
+        let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        let file = |name: &str| encoded(&site.folder.join(name).to_string_lossy());
+        format!(
+            "mysql://lockkeeper:{}@127.0.0.1:{}/{DATABASE}?tls_ca={}&tls_cert={}&tls_key={}",
+            encoded(PASSWORD),
+            site.ports[0],
+            file("ca.pem"),
+            file("client.pem"),
+            file("client.key"),
+        )
+    },
+    ..MARIADB
+};
+
+/// A server that runs these statements when it starts.
+fn server(site: &Site, init: &str) -> Result<Process> {
     install(site)?;
-    let init = format!("CREATE DATABASE IF NOT EXISTS {DATABASE};\n");
+    let init = format!("CREATE DATABASE IF NOT EXISTS {DATABASE};\n{init}");
     fs::write(site.folder.join("init.sql"), init)?;
     let port = site.ports[0];
-    let mut args = vec![
+    let args = vec![
         // Before all others, or it is not understood.
         "--no-defaults".to_owned(),
         format!("--user={}", user()?),
@@ -51,7 +96,6 @@ fn server(site: &Site, settings: &[&str]) -> Result<Process> {
         "--max-connections=500".to_owned(),
         "--innodb-buffer-pool-size=64M".to_owned(),
     ];
-    args.extend(settings.iter().map(|&setting| setting.to_owned()));
     Ok(Process {
         name: "mariadb".to_owned(),
         program: "mariadbd",

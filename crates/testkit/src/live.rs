@@ -118,7 +118,8 @@ pub async fn stands_still(mut server: Running, ttl: Duration) {
     server.freeze().expect("frozen");
     assert_eq!(soon("the loss", held.lost()).await, Loss::Expired);
     server.thaw().expect("thawed");
-    next(waiter, held.fence()).await.release().await.expect("released");
+    // Its session may be the one of before, at its end: that it was served is enough.
+    drop(next(waiter, held.fence()).await);
 }
 
 /// A server that crashes keeps the locks, and those who wait their places.

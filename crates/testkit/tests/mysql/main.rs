@@ -6,6 +6,7 @@ mod faults;
 mod races;
 mod road;
 mod rows;
+mod secure;
 mod setup;
 mod sitting;
 mod support;

@@ -255,6 +255,34 @@ impl Mysql {
         Ok(wrote.changed)
     }
 
+    /// Leaves a line by the whole procedure.
+    async fn leave_line(&self, ask: Leave) -> StoreResult<Left> {
+        let Place { session, name, ticket } = &ask.place;
+        let params = vec![
+            bytes(name.as_str()),
+            bytes(ticket.to_bytes()),
+            bytes(session.to_bytes()),
+            micros(ask.keep.unwrap_or_default()).into(),
+            if ask.stray { micros(STRAY_MAX) } else { 0 }.into(),
+        ];
+        let row = one(self.link.ask(self.link.lines(), &self.sql.leave, params).await?)?;
+        if reply::fence(&row)? > 0 {
+            self.fast.set_crowded(name, true);
+            self.watch.handed_over();
+        }
+        let what = what(&row)?;
+        if ask.stray && what != "pinned" {
+            self.doubts.settle(*ticket);
+        }
+        match what.as_str() {
+            "released" => Ok(Left::Released),
+            "withdrawn" => Ok(Left::Withdrawn),
+            "gone" => Ok(Left::Gone),
+            "pinned" => Err(reply::pinned()),
+            _ => Err(reply::nonsense()),
+        }
+    }
+
     /// How these tickets of a session stand, in one round trip.
     async fn stands(
         &self,
@@ -417,10 +445,11 @@ impl Store for Mysql {
             Ok(Entered::Granted { .. }) => {}
             // The caller knows that a copy may be under way.
             Err(e) if e.outcome == Outcome::Unknown => {}
+            // The copy that got no answer may have come meanwhile, and nobody would know of its ticket.
+            // A contender may come again with the same ticket; who was refused does not.
             _ if self.doubts.has(ask.place.ticket) => {
-                // The copy that got no answer may come late, and nobody would know of its ticket.
-                let place = ask.place.clone();
-                self.leave(Leave { place, keep: None, stray: true }).await.map_err(unknown)?;
+                let (place, stray) = (ask.place.clone(), entered.is_err());
+                self.leave_line(Leave { place, keep: None, stray }).await.map_err(unknown)?;
             }
             _ => {}
         }
@@ -464,35 +493,12 @@ impl Store for Mysql {
     }
 
     async fn leave(&self, ask: Leave) -> StoreResult<Left> {
+        self.watch.waits_no_more(ask.place.ticket);
         let ask = Leave { stray: ask.stray || self.doubts.has(ask.place.ticket), ..ask };
-        let Place { session, name, ticket } = &ask.place;
-        self.watch.waits_no_more(*ticket);
         if self.leave_first(&ask).await? {
             return Ok(Left::Released);
         }
-        let params = vec![
-            bytes(name.as_str()),
-            bytes(ticket.to_bytes()),
-            bytes(session.to_bytes()),
-            micros(ask.keep.unwrap_or_default()).into(),
-            if ask.stray { micros(STRAY_MAX) } else { 0 }.into(),
-        ];
-        let row = one(self.link.ask(self.link.lines(), &self.sql.leave, params).await?)?;
-        if reply::fence(&row)? > 0 {
-            self.fast.set_crowded(name, true);
-            self.watch.handed_over();
-        }
-        let what = what(&row)?;
-        if what != "pinned" {
-            self.doubts.settle(*ticket);
-        }
-        match what.as_str() {
-            "released" => Ok(Left::Released),
-            "withdrawn" => Ok(Left::Withdrawn),
-            "gone" => Ok(Left::Gone),
-            "pinned" => Err(reply::pinned()),
-            _ => Err(reply::nonsense()),
-        }
+        self.leave_line(ask).await
     }
 
     async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {

@@ -3,7 +3,7 @@
 
 use super::KIND;
 use crate::error::{Outcome, StoreError, Trouble};
-use mysql_async::{Error, IoError, ServerError};
+use mysql_async::{DriverError, Error, IoError, ServerError};
 
 /// The number of the server's error, if it is one.
 pub(super) fn code(e: &StoreError) -> Option<u16> {
@@ -66,15 +66,32 @@ pub(super) fn error(e: Error) -> StoreError {
 pub(super) fn at_connect(e: Error) -> StoreError {
     match e {
         Error::Server(e) if !is_farewell(e.code) => refused(e),
-        Error::Io(IoError::Tls(e)) => {
-            let what = format!("no TLS with the server: {e}; see tls_ca=, tls_cert= and tls_key=");
-            StoreError::not_applied(KIND, Trouble::Misconfigured, what).because(e)
-        }
-        e => {
-            let what = "cannot connect";
-            StoreError::not_applied(KIND, Trouble::Unavailable, what).because(e)
-        }
+        e => match tls(&e) {
+            Some(what) => StoreError::not_applied(KIND, Trouble::Misconfigured, what).because(e),
+            None => {
+                let what = "cannot connect";
+                StoreError::not_applied(KIND, Trouble::Unavailable, what).because(e)
+            }
+        },
     }
+}
+
+/// What keeps us from a TLS connection. To try again would not help.
+fn tls(e: &Error) -> Option<String> {
+    let tls = match e {
+        Error::Driver(DriverError::NoClientSslFlagFromServer) => {
+            return Some("the server offers no TLS, and the URL asks for it".into());
+        }
+        Error::Io(IoError::Tls(e)) => return Some(format!("no TLS connection: {e}")),
+        Error::Io(IoError::Io(e)) => e.get_ref()?.downcast_ref::<rustls::Error>()?,
+        _ => return None,
+    };
+    Some(match tls {
+        rustls::Error::InvalidCertificate(_) => {
+            format!("the server's certificate is not trusted ({tls}); check tls_ca=")
+        }
+        _ => format!("no TLS connection: {tls}"),
+    })
 }
 
 fn refused(e: ServerError) -> StoreError {
@@ -88,12 +105,14 @@ fn refused(e: ServerError) -> StoreError {
         1114 | 1021 | 1041 => (Trouble::Unavailable, "; the server has no room left"),
         1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1698 => (
             Trouble::Denied,
-            "; its user needs a password that fits, and SELECT, INSERT, UPDATE, \
-                 DELETE and EXECUTE on the database",
+            "; its user needs a password that fits, TLS (tls_ca=) and a certificate (tls_cert=) \
+                 where the server asks for them, and SELECT, INSERT, UPDATE, DELETE and EXECUTE on \
+                 the database",
         ),
         1049 => (Trouble::Misconfigured, "; create the database first"),
         1146 => (Trouble::Misconfigured, "; its tables are gone"),
         1318 => (Trouble::Misconfigured, "; its procedures are those of another lockkeeper"),
+        3159 => (Trouble::Misconfigured, "; say tls=true or tls_ca= in the URL"),
         1665 => (Trouble::Misconfigured, "; set binlog_format to ROW or MIXED"),
         _ => (Trouble::Other, ""),
     };
