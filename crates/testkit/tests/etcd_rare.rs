@@ -2,8 +2,8 @@
 //! they seem, sessions that several handles act for, servers that are full or want a new token.
 
 use lockkeeper::{
-    Keeper, Mode, SessionId, Store as _, TicketId, Trouble,
-    store::{AnyStore, Claim, Edited, Entered, Manner, Stand},
+    Keeper, Mode, Name, SessionId, Store as _, TicketId, Trouble,
+    store::{AnyStore, Claim, Edited, Entered, Left, Manner, Stand},
 };
 use serde_json::{Value, json};
 use servers::{Recipe, Require, Running, Way};
@@ -110,6 +110,79 @@ async fn a_lease_that_was_left_half_way_is_renewed_before_it_is_used() {
     hand.take("one more").await;
     let left = time_left(&server, second);
     assert!(left >= 3, "the new ticket has {left} s left");
+}
+
+/// A ticket whose id ends so, and which therefore has the same slot as all others that do.
+fn in_one_slot() -> TicketId {
+    let mut bytes = TicketId::random().to_bytes();
+    bytes[15] = 5;
+    TicketId::from_bytes(bytes)
+}
+
+/// A session uses its keys again, so what comes late must not meet the next one there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeated_leave_does_not_end_the_next_ticket_in_the_same_slot() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let (here, there) = (store(server.url()).await, store(server.url()).await);
+    let hand = Hand::open(&here).await;
+    // This one does not hear of what the other does.
+    let other = Hand { store: there, ..hand.clone() };
+    let [first, second] = [(); 2].map(|()| in_one_slot());
+    let enter =
+        async |hand: &Hand, ticket| hand.enter("a", ticket, Mode::Exclusive, Manner::Contend).await;
+    let Ok(Entered::Granted { fence }) = enter(&hand, first).await else { panic!("free") };
+    assert_eq!(enter(&other, first).await.expect("the same"), Entered::Granted { fence });
+    assert_eq!(hand.leave("a", first).await, Left::Released);
+    let Ok(Entered::Granted { fence: next }) = enter(&hand, second).await else { panic!("free") };
+    assert!(next > fence);
+    let name = Name::new("a").expect("a good name");
+    let claim = |ticket, fence| Claim { name: name.clone(), ticket, mode: Mode::Exclusive, fence };
+    assert!(hand.check(&claim(second, next)).await);
+    assert!(!hand.check(&claim(first, fence)).await);
+    assert_eq!(other.write(&claim(first, fence), 1, b"late").await, Edited::NotHeld);
+    assert_eq!(hand.write(&claim(second, next), 1, b"in time").await, Edited::Done);
+    for hand in [&other, &hand] {
+        assert_eq!(hand.leave("a", first).await, Left::Gone);
+    }
+    assert!(hand.check(&claim(second, next)).await);
+}
+
+/// Two tickets of one session in one line, for which the same key is meant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tickets_that_share_a_slot_stand_side_by_side() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let (here, there) = (store(server.url()).await, store(server.url()).await);
+    let one = Hand::open(&here).await;
+    let two = Hand { store: there, ..one.clone() };
+    for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { weight: 2, of: 4 }] {
+        let tickets = [(); 3].map(|()| in_one_slot());
+        let mut granted = 0;
+        for (ahead, ticket) in tickets.into_iter().enumerate() {
+            // The answer is the same when it is asked for again, also by another handle.
+            for hand in [&one, &one, &two] {
+                match hand.enter("a", ticket, mode, Manner::Queue).await.expect("an answer") {
+                    Entered::Granted { .. } => granted += 1,
+                    Entered::Queued(wait) => assert_eq!(wait.ahead, ahead),
+                    Entered::Busy(_) => panic!("it stands in line"),
+                }
+            }
+            assert_eq!(length(&here, "a").await, ahead + 1);
+        }
+        let fit = if mode == Mode::Shared { 3 } else { mode.capacity() / mode.weight() };
+        assert_eq!(granted, 3 * fit, "{mode}");
+        for hand in [&one, &two] {
+            let mut all: Vec<TicketId> = hand.all().await.iter().map(|(_, t, _)| *t).collect();
+            let mut wanted = tickets.to_vec();
+            all.sort();
+            wanted.sort();
+            assert_eq!(all, wanted);
+        }
+        for ticket in tickets {
+            assert!(matches!(one.stand("a", ticket).await, Stand::Granted { .. }), "{mode}");
+            assert_eq!(one.leave("a", ticket).await, Left::Released);
+        }
+        assert_eq!(length(&here, "a").await, 0);
+    }
 }
 
 /// One handle renews a session, and another one acts for it now and then.

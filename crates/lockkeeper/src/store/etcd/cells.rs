@@ -2,7 +2,7 @@
 
 use super::{
     Etcd, Nature, error, ops,
-    proto::{Headed as _, RangeRequest, TxnRequest},
+    proto::{Headed as _, KeyValue, RangeRequest, TxnRequest},
     row::{CellRow, Row},
     sessions::tag,
     standing::Queue,
@@ -20,6 +20,7 @@ const TRIES: usize = 8;
 /// A ticket that its session holds.
 struct Held {
     key: Vec<u8>,
+    created: i64,
     lease: i64,
     mode: Mode,
     fence: u64,
@@ -42,16 +43,17 @@ impl Etcd {
         let Place { session, name, ticket } = place;
         let known = self.sessions.with(*session, |life| life.tickets.get(ticket).cloned());
         if let Some(known) = known.flatten()
-            && let Some(fence) = known.fence
+            && let (Some(fence), Some(created)) = (known.fence, known.created)
         {
             let (key, lease, mode) = (known.key, known.lease, known.mode);
-            return Ok(Some(Held { key, lease, mode, fence }));
+            return Ok(Some(Held { key, created, lease, mode, fence }));
         }
         let (mut queue, revision) = self.queue_at(name).await?;
         let at = queue.own(*ticket, tag(*session)).filter(|at| *at < queue.admitted());
         let Some(own) = at.map(|at| queue.0.swap_remove(at)) else { return Ok(None) };
         let fence = self.note_grant(place, own.created, revision);
-        Ok(Some(Held { key: own.key, lease: own.lease, mode: own.spot.mode, fence }))
+        let (key, created, lease, mode) = (own.key, own.created, own.lease, own.spot.mode);
+        Ok(Some(Held { key, created, lease, mode, fence }))
     }
 
     pub(super) async fn annotate_ticket(&self, edit: Edit) -> StoreResult<Edited> {
@@ -95,7 +97,8 @@ impl Etcd {
         }
     }
 
-    /// Check and write are one transaction: the ticket's key must belong to its lease, and what is in
+    /// Check and write are one transaction: the ticket's key must be the one that it was and
+    /// belong to its lease, and what is in
     /// the cell must be older, by fence and edit.
     pub(super) async fn write_cell(&self, edit: Edit) -> StoreResult<Edited> {
         let held = self.held(&edit.place).await?;
@@ -106,15 +109,17 @@ impl Etcd {
         // That a value was taken away is remembered for as long as an older write may come.
         let lease = if edit.bytes.is_some() { 0 } else { held.lease };
         let put = ops::put(&cell, value, lease);
-        let is_held = ops::leased(&held.key, held.lease);
+        let is_held =
+            vec![ops::leased(&held.key, held.lease), ops::created(&held.key, held.created)];
+        let and = |compare| [is_held.clone(), vec![compare]].concat();
         let keys_only = |key: &[u8]| RangeRequest { keys_only: true, ..ops::one(key) };
         let first = TxnRequest {
-            compare: vec![is_held.clone(), ops::absent(&cell)],
+            compare: and(ops::absent(&cell)),
             success: vec![put.clone()],
             failure: vec![ops::range(keys_only(&held.key))],
         };
         let ask = TxnRequest {
-            compare: vec![is_held, ops::below(&cell, CellRow::stamp(held.fence, edit.edit))],
+            compare: and(ops::below(&cell, CellRow::stamp(held.fence, edit.edit))),
             success: vec![put],
             failure: vec![ops::txn(first)],
         };
@@ -128,7 +133,8 @@ impl Etcd {
         }
         // Still held, so it is this very write, or a later one, that is in the cell.
         let key = ops::Answers::of(first).range()?.kvs.pop();
-        let is_held = key.is_some_and(|kv| kv.lease == held.lease);
+        let is_it = |kv: &KeyValue| (kv.lease, kv.create_revision) == (held.lease, held.created);
+        let is_held = key.as_ref().is_some_and(is_it);
         Ok(if is_held { Edited::Done } else { Edited::NotHeld })
     }
 
@@ -138,7 +144,7 @@ impl Etcd {
         let ahead = RangeRequest { max_create_revision: fence, ..line };
         let line = self.client.range(ahead).await?;
         let queue = Queue::read(&self.keys, &claim.name, line.kvs);
-        let at = queue.0.iter().position(|s| s.spot.ticket == claim.ticket && !s.is_kept());
+        let at = queue.0.iter().position(|s| s.ticket == claim.ticket && !s.is_kept());
         Ok(at.is_some_and(|at| {
             let own = &queue.0[at];
             let number = self.keys.is_raw() || own.created == fence;
@@ -149,7 +155,7 @@ impl Etcd {
     pub(super) async fn evict_ticket(&self, name: &Name, ticket: TicketId) -> StoreResult<bool> {
         for _ in 0..TRIES {
             let queue = self.queue(name).await?;
-            let Some(own) = queue.0.iter().find(|s| s.spot.ticket == ticket) else {
+            let Some(own) = queue.0.iter().find(|s| s.ticket == ticket) else {
                 return Ok(false);
             };
             let delete = ops::delete(&own.key);

@@ -50,6 +50,7 @@ const ANSWER_MAX: usize = 256 << 20;
 
 /// Where all requests are linearizable.
 const KV: &str = "/etcdserverpb.KV/";
+const RANGE: &str = "/etcdserverpb.KV/Range";
 const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 
 /// What repeating a request does.
@@ -308,7 +309,17 @@ impl Client {
     }
 
     pub(super) async fn range(&self, ask: RangeRequest) -> StoreResult<RangeResponse> {
-        self.call("/etcdserverpb.KV/Range", ask, Nature::Repeatable).await
+        self.call(RANGE, ask, Nature::Repeatable).await
+    }
+
+    /// Reads what the present member has, which may be old; one attempt.
+    pub(super) async fn glance(&self, ask: RangeRequest) -> StoreResult<RangeResponse> {
+        self.is_the_same()?;
+        let ask = RangeRequest { serializable: true, ..ask };
+        let end = self.clock.now() + ATTEMPT;
+        let answer = self.attempt(RANGE, ask, end).await.map_err(|failure| failure.error)?;
+        self.same_cluster(&answer)?;
+        Ok(answer)
     }
 
     pub(super) async fn txn(&self, ask: TxnRequest, nature: Nature) -> StoreResult<TxnResponse> {

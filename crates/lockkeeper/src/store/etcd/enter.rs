@@ -4,7 +4,9 @@
 //! transaction only reads the line, and a queueing one puts the ticket all the same and reads it.
 
 use super::{
-    Etcd, KIND, Nature, ops,
+    Etcd, KIND, Nature,
+    keys::Seats,
+    ops,
     proto::{Compare, Headed as _, RangeRequest, RangeResponse, TxnRequest, TxnResponse},
     row::{Row, State},
     sessions::{Known, tag},
@@ -20,16 +22,31 @@ use crate::{
 /// A line that is not longer is read together with the write.
 const SHORT: i64 = 64;
 
-/// How often a contender of a semaphore begins again because others came between.
+/// How often an enter begins again because others came between, or stood in its slot.
 const TRIES: usize = 16;
 
 /// An enter, with all that its transactions need.
 struct Ask<'a> {
     place: &'a Place,
     mode: Mode,
-    key: Vec<u8>,
+    seats: Seats,
     lease: i64,
     row: Row,
+}
+
+impl Ask<'_> {
+    fn key(&self, taken: Option<i64>) -> &[u8] {
+        if taken.is_some() { &self.seats.own } else { &self.seats.slot }
+    }
+}
+
+/// On what condition a ticket is put to be granted at once.
+#[derive(Clone, Copy)]
+enum Guard {
+    /// Nobody stands in the way.
+    Free,
+    /// Those who stood in the line at this revision leave room, and nobody has come since.
+    Since(i64),
 }
 
 impl Etcd {
@@ -45,16 +62,17 @@ impl Etcd {
             Some(known) => known.lease,
             None => self.roomy_lease(session).await?,
         };
-        let key = self.keys.ticket(name, ask.mode, *ticket, tag(session));
+        let seats = self.keys.seats(name, ask.mode, *ticket, tag(session));
         let (entered, note) = (self.wall_ms(), ask.note);
-        let row = Row { edit: 0, state: State::AtOnce, entered, owner, note };
+        let row = Row { ticket: *ticket, edit: 0, state: State::AtOnce, entered, owner, note };
         let known = Known {
             name: name.clone(),
-            key: key.clone(),
+            key: seats.slot.clone(),
             mode: ask.mode,
             lease,
             created: None,
             fence: None,
+            called: false,
             stray: false,
             long: false,
             edit: 0,
@@ -65,7 +83,7 @@ impl Etcd {
             }
         });
         let (place, mut traces) = (&ask.place, Traces::default());
-        let put = Ask { place, mode: ask.mode, key, lease, row };
+        let put = Ask { place, mode: ask.mode, seats, lease, row };
         let entered = self.put(&put, ask.manner, &mut traces).await;
         let entered = traces.judge(entered);
         let absent = matches!(entered, Ok(Entered::Busy(_))) || surely_absent(&entered);
@@ -85,43 +103,52 @@ impl Etcd {
         manner: Manner,
         traces: &mut Traces,
     ) -> StoreResult<Entered> {
-        let name = &ask.place.name;
-        let guard = self.keys.in_the_way(name, ask.mode).iter().map(ops::empty).collect();
-        let answer = self.send(self.transaction(ask, manner, guard), traces).await?;
-        let mut revision = answer.revision();
-        if answer.succeeded {
-            return Ok(self.granted(ask.place, revision, revision));
-        }
-        let mut answers = ops::Answers::of(answer);
-        if manner == Manner::Queue {
-            let inner = answers.txn()?;
-            if inner.succeeded {
-                traces.written = true;
-                let line = ops::Answers::of(inner).skip().range()?;
-                return self.queued(ask, revision, line, traces).await;
-            }
-            answers = ops::Answers::of(inner);
-        }
+        // The revision of whoever stands in the ticket's slot, and the condition for a grant.
+        let (mut taken, mut guard) = (None, Guard::Free);
         for _ in 0..TRIES {
-            let (queue, read) = match self.refused(ask, answers, revision, traces).await? {
-                Refused::Told(entered) => return Ok(entered),
-                Refused::Line(queue, read) => (queue, read),
-            };
-            if !queue.fits(ask.mode) {
-                return Ok(Entered::Busy(queue.wait(queue.0.len(), self.wall_ms())));
-            }
-            // Those who are there leave room. It is ours if nobody has come since.
-            let guard = vec![ops::none_since(&self.keys.line(name), read)];
-            let again = self.transaction(ask, Manner::Contend, guard);
-            let answer = self.send(again, traces).await?;
-            revision = answer.revision();
+            let answer = self.send(self.transaction(ask, manner, guard, taken), traces).await?;
+            let revision = answer.revision();
             if answer.succeeded {
+                self.note_key(ask, taken);
                 return Ok(self.granted(ask.place, revision, revision));
             }
-            answers = ops::Answers::of(answer);
+            let mut answers = ops::Answers::of(answer);
+            if manner == Manner::Queue {
+                let inner = answers.txn()?;
+                if inner.succeeded {
+                    traces.written = true;
+                    self.note_key(ask, taken);
+                    let line = ops::Answers::of(inner).skip().range()?;
+                    return self.queued(ask, revision, line, traces).await;
+                }
+                answers = ops::Answers::of(inner);
+            }
+            match self.refused(ask, manner, answers, revision, traces).await? {
+                Refused::Told(entered) => return Ok(entered),
+                Refused::Line { queue, read, slot } => {
+                    if manner == Manner::Contend {
+                        if !queue.fits(ask.mode) {
+                            return Ok(Entered::Busy(queue.wait(queue.0.len(), self.wall_ms())));
+                        }
+                        guard = Guard::Since(read);
+                    }
+                    taken = slot;
+                }
+            }
         }
-        let what = "the line changes too quickly for a try";
+        let what = "the line changes too quickly for an enter";
         Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
+    }
+
+    /// Notes at which key a ticket stands, if it is not its slot.
+    fn note_key(&self, ask: &Ask<'_>, taken: Option<i64>) {
+        if taken.is_some() {
+            self.sessions.with(ask.place.session, |life| {
+                if let Some(known) = life.tickets.get_mut(&ask.place.ticket) {
+                    known.key = ask.seats.own.clone();
+                }
+            });
+        }
     }
 
     async fn send(&self, ask: TxnRequest, traces: &mut Traces) -> StoreResult<TxnResponse> {
@@ -134,26 +161,34 @@ impl Etcd {
     ///
     /// The guard leaves no room for a ticket of another capacity. That the lease is there is checked by
     /// the put itself; if it is not the session's first one, the session has to be there too.
-    fn transaction(&self, ask: &Ask<'_>, manner: Manner, guard: Vec<Compare>) -> TxnRequest {
+    fn transaction(
+        &self,
+        ask: &Ask<'_>,
+        manner: Manner,
+        guard: Guard,
+        taken: Option<i64>,
+    ) -> TxnRequest {
         let Place { session, name, ticket } = ask.place;
         let first = self.keys.shard(tag(*session), 0);
         let closed = self.keys.closed(tag(*session), *ticket);
-        let mut compare = vec![ops::absent(&closed), ops::absent(&ask.key)];
+        let mut compare = vec![ops::absent(&closed)];
         compare.extend((ask.lease != tag(*session)).then(|| ops::exists(&first)));
-        compare.extend(guard);
-        let mut allowed = vec![ops::exists(&first), ops::absent(&closed), ops::absent(&ask.key)];
+        compare.extend(self.guard(ask, guard, taken));
+        let mut allowed = vec![ops::exists(&first), ops::absent(&closed)];
+        allowed.extend(nowhere(&ask.seats, taken));
         allowed.extend(self.keys.of_other_capacity(name, ask.mode).iter().map(ops::empty));
         let line = RangeRequest { limit: SHORT, ..ops::all(&self.keys.line(name)) };
         let reads = vec![
             ops::range(RangeRequest { keys_only: true, ..ops::one(&first) }),
             ops::range(RangeRequest { keys_only: true, ..ops::one(&closed) }),
-            ops::range(ops::one(&ask.key)),
+            ops::range(ops::one(&ask.seats.slot)),
+            ops::range(ops::one(&ask.seats.own)),
             ops::range(line.clone()),
         ];
         let put = |state| {
             let row = Row { state, ..ask.row.clone() };
             let value = if self.keys.is_raw() { row.note } else { row.write() };
-            ops::put(&ask.key, value, ask.lease)
+            ops::put(ask.key(taken), value, ask.lease)
         };
         let failure = match manner {
             Manner::Contend => reads,
@@ -164,6 +199,19 @@ impl Etcd {
             })],
         };
         TxnRequest { compare, success: vec![put(State::AtOnce)], failure }
+    }
+
+    fn guard(&self, ask: &Ask<'_>, guard: Guard, taken: Option<i64>) -> Vec<Compare> {
+        let name = &ask.place.name;
+        let mut compare: Vec<Compare> = match guard {
+            Guard::Free => self.keys.in_the_way(name, ask.mode).iter().map(ops::empty).collect(),
+            Guard::Since(read) => vec![ops::none_since(&self.keys.line(name), read)],
+        };
+        // In a line that is empty the ticket is nowhere.
+        if !matches!((guard, ask.mode), (Guard::Free, Mode::Exclusive | Mode::Permits { .. })) {
+            compare.extend(nowhere(&ask.seats, taken));
+        }
+        compare
     }
 
     /// Notes a grant that was seen at this revision.
@@ -235,24 +283,27 @@ impl Etcd {
     async fn refused(
         &self,
         ask: &Ask<'_>,
+        manner: Manner,
         mut answers: ops::Answers,
         revision: i64,
         traces: &mut Traces,
     ) -> StoreResult<Refused> {
         let (session, closed) = (answers.range()?, answers.range()?);
-        let (own, line) = (answers.range()?, answers.range()?);
+        let (slot, own, line) = (answers.range()?, answers.range()?, answers.range()?);
         if session.kvs.is_empty() {
             return Err(StoreError::session_over(KIND));
         }
         let Place { session, name, ticket } = ask.place;
         let queue = Queue::read(&self.keys, name, line.kvs);
-        let own = Queue::read(&self.keys, name, own.kvs);
-        if own.own(*ticket, tag(*session)).is_some() {
+        let seats = Queue::read(&self.keys, name, slot.kvs.into_iter().chain(own.kvs).collect());
+        if let Some(at) = seats.own(*ticket, tag(*session)) {
             traces.written = true;
+            let own = &seats.0[at];
             self.sessions.with(*session, |life| {
                 if let Some(known) = life.tickets.get_mut(ticket) {
-                    (known.lease, known.long) = (own.0[0].lease, line.count > SHORT);
-                    known.born(own.0[0].created);
+                    (known.lease, known.long) = (own.lease, line.count > SHORT);
+                    known.key.clone_from(&own.key);
+                    known.born(own.created);
                 }
             });
             if line.count > SHORT {
@@ -260,13 +311,15 @@ impl Etcd {
             }
             return Ok(Refused::Told(entered(self.verdict(ask.place, &queue, revision))));
         }
-        if !closed.kvs.is_empty() || !own.0.is_empty() {
+        let kept = seats.0.iter().any(|s| s.ticket == *ticket);
+        if !closed.kvs.is_empty() || kept {
             let what = "the ticket was closed before this request came";
             return Err(StoreError::not_applied(KIND, Trouble::TicketClosed, what));
         }
+        let slot = seats.0.first().map(|other| other.modified);
         same_capacity(&queue, ask.mode)?;
-        if line.count <= SHORT {
-            return Ok(Refused::Line(queue, revision));
+        if line.count <= SHORT || manner == Manner::Queue {
+            return Ok(Refused::Line { queue, read: revision, slot });
         }
         if let Mode::Permits { .. } = ask.mode {
             let all = RangeRequest { keys_only: true, ..ops::all(&self.keys.line(name)) };
@@ -274,7 +327,7 @@ impl Etcd {
             let revision = line.revision();
             let queue = Queue::read(&self.keys, name, line.kvs);
             same_capacity(&queue, ask.mode)?;
-            return Ok(Refused::Line(queue, revision));
+            return Ok(Refused::Line { queue, read: revision, slot });
         }
         let wait = Wait { ahead: usize::try_from(line.count).unwrap_or(0), ..queue.wait(0, 0) };
         Ok(Refused::Told(Entered::Busy(wait)))
@@ -285,8 +338,9 @@ impl Etcd {
 enum Refused {
     /// Because this is how it stands.
     Told(Entered),
-    /// Because of those who stand in the line, as it was at that revision.
-    Line(Queue, i64),
+    /// Because of those who stand in the line, as it was when it was read, or of another ticket of the
+    /// session that stands in the slot, written at that revision.
+    Line { queue: Queue, read: i64, slot: Option<i64> },
 }
 
 /// What an enter may have left in the store, whatever became of it then.
@@ -312,6 +366,15 @@ impl Traces {
             entered => entered,
         }
     }
+}
+
+/// The ticket stands at none of its keys. Another one may stand in its slot, if it was written then.
+fn nowhere(seats: &Seats, taken: Option<i64>) -> Vec<Compare> {
+    let slot = match taken {
+        Some(modified) => ops::unchanged(&seats.slot, modified),
+        None => ops::absent(&seats.slot),
+    };
+    vec![slot, ops::absent(&seats.own)]
 }
 
 fn same_capacity(queue: &Queue, mode: Mode) -> StoreResult<()> {

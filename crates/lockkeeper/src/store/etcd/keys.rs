@@ -1,9 +1,9 @@
 //! How things are called in etcd. This layout is an interface: others may read it.
 //!
 //! ```text
-//! ROOT/l/NAME!write/TICKET-SESSION             an exclusive ticket
-//! ROOT/l/NAME!read/TICKET-SESSION              a reader
-//! ROOT/l/NAME!sem/CAPACITY/TICKET-SESSION-WEIGHT
+//! ROOT/l/NAME!write/SESSION-SLOT               an exclusive ticket
+//! ROOT/l/NAME!read/SESSION-SLOT                a reader
+//! ROOT/l/NAME!sem/CAPACITY/SESSION-SLOT-WEIGHT
 //! ROOT/c/NAME!                                 the name's cell
 //! ROOT/s/SESSION/…                             a session's leases and its mailbox
 //! ROOT/x/TICKET-SESSION                        a ticket that must not enter any more
@@ -12,7 +12,12 @@
 //!
 //! A line is all keys that begin with `ROOT/l/NAME!`, in the order in which they were created. In a
 //! name the characters up to `%` are written as `%20`; the end of the name sorts before all others, so
-//! lines are in the order of their names. In raw mode a line begins with `NAME/` as with etcd's own
+//! lines are in the order of their names.
+//!
+//! Which ticket stands at a key is said by the value. etcd remembers every key that was deleted until
+//! its history is compacted, and walks over it whenever it looks into a line; so a session uses a few
+//! keys, its slots, again and again. A ticket's slot follows from its id. If another ticket of the
+//! session stands there already, the ticket's whole id takes the place of the slot. In raw mode a line begins with `NAME/` as with etcd's own
 //! clients, and whatever else stands there counts as exclusive.
 
 use crate::{
@@ -29,10 +34,22 @@ pub(super) struct Keys {
     raw: bool,
 }
 
+/// How many keys of a line a session uses again and again.
+const SLOTS: u8 = 64;
+
+/// The keys at which a ticket may stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Seats {
+    pub(super) slot: Vec<u8>,
+    /// Its alone, for when another ticket stands in the slot.
+    pub(super) own: Vec<u8>,
+}
+
 /// A ticket as its key tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spot {
-    pub(super) ticket: TicketId,
+    /// `None` if it stands in a slot: then the value tells.
+    pub(super) ticket: Option<TicketId>,
     /// The public part of its session's id; `None` if another kind of client has made it.
     pub(super) session: Option<i64>,
     pub(super) mode: Mode,
@@ -132,18 +149,20 @@ impl Keys {
         }
     }
 
-    pub(super) fn ticket(
-        &self,
-        name: &Name,
-        mode: Mode,
-        ticket: TicketId,
-        session: i64,
-    ) -> Vec<u8> {
-        let key = format!("{}{ticket}-{session:016x}", self.class(name, mode));
-        match mode {
-            Mode::Permits { weight, .. } => format!("{key}-{weight}").into_bytes(),
-            Mode::Exclusive | Mode::Shared => key.into_bytes(),
-        }
+    /// Where a ticket may stand. In raw mode the value is not ours, so there are no slots.
+    pub(super) fn seats(&self, name: &Name, mode: Mode, ticket: TicketId, session: i64) -> Seats {
+        let class = self.class(name, mode);
+        let weight = match mode {
+            Mode::Permits { weight, .. } => format!("-{weight}"),
+            Mode::Exclusive | Mode::Shared => String::new(),
+        };
+        let key = |word: String| format!("{class}{session:016x}-{word}{weight}").into_bytes();
+        let own = key(ticket.to_string());
+        let slot = match self.raw {
+            true => own.clone(),
+            false => key(format!("{:02x}", ticket.to_bytes()[15] % SLOTS)),
+        };
+        Seats { slot, own }
     }
 
     /// Where tickets of the line would be that have another capacity.
@@ -184,6 +203,7 @@ impl Keys {
     pub(super) fn spot(&self, name: &Name, key: &[u8]) -> Spot {
         let rest = key.get(self.line_text(name).len()..).unwrap_or_default();
         let own = std::str::from_utf8(rest).ok().and_then(spot);
+        let own = own.filter(|spot| !self.raw || spot.ticket.is_some());
         own.unwrap_or_else(|| foreign(rest))
     }
 }
@@ -198,8 +218,11 @@ fn spot(rest: &str) -> Option<Spot> {
         _ => (None, rest),
     };
     let mut parts = rest.split('-');
-    let ticket = parts.next()?.parse().ok()?;
     let session = Some(i64::from_str_radix(parts.next()?, 16).ok()?);
+    let ticket = match parts.next()? {
+        slot if slot.len() == 2 => u8::from_str_radix(slot, 16).ok().map(|_| None)?,
+        ticket => Some(ticket.parse().ok()?),
+    };
     let mode = match (class, of) {
         ("write", None) => Mode::Exclusive,
         ("read", None) => Mode::Shared,
@@ -218,7 +241,7 @@ fn foreign(rest: &[u8]) -> Spot {
             (hash ^ u128::from(*byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
         })
     });
-    let ticket = TicketId::from_bytes(id.to_be_bytes());
+    let ticket = Some(TicketId::from_bytes(id.to_be_bytes()));
     Spot { ticket, session: None, mode: Mode::Exclusive }
 }
 
@@ -226,7 +249,7 @@ fn foreign(rest: &[u8]) -> Spot {
 fn parse_raw(key: &str, lease: i64) -> Option<(Name, Spot)> {
     for class in ["/write/", "/read/", "/sem/"] {
         if let Some(at) = key.rfind(class)
-            && let Some(spot) = spot(&key[at + 1..])
+            && let Some(spot) = spot(&key[at + 1..]).filter(|spot| spot.ticket.is_some())
         {
             return Some((Name::new(&key[..at]).ok()?, spot));
         }
@@ -268,19 +291,30 @@ mod tests {
         for keys in [Keys::new("lockkeeper", false), Keys::new("lockkeeper", true)] {
             for mode in MODES {
                 let ticket = TicketId::random();
-                let key = keys.ticket(&name("a/b"), mode, ticket, 7);
-                let spot = Spot { ticket, session: Some(7), mode };
-                assert_eq!(keys.parse(&key, 7), Some((name("a/b"), spot)));
-                assert_eq!(keys.spot(&name("a/b"), &key), spot);
+                let seats = keys.seats(&name("a/b"), mode, ticket, 7);
+                let in_slot = if keys.is_raw() { Some(ticket) } else { None };
+                for (key, ticket) in [(seats.slot, in_slot), (seats.own, Some(ticket))] {
+                    let spot = Spot { ticket, session: Some(7), mode };
+                    assert_eq!(keys.parse(&key, 7), Some((name("a/b"), spot)));
+                    assert_eq!(keys.spot(&name("a/b"), &key), spot);
+                }
             }
         }
+    }
+
+    #[test]
+    fn a_session_uses_few_keys_of_a_line() {
+        let keys = Keys::new("lockkeeper", false);
+        let slot = |_| keys.seats(&name("a"), Mode::Exclusive, TicketId::random(), 7).slot;
+        let used: std::collections::BTreeSet<Vec<u8>> = (0..5_000).map(slot).collect();
+        assert!(used.len() <= usize::from(SLOTS), "{} keys", used.len());
     }
 
     #[test]
     fn the_parts_of_a_line_do_not_overlap() {
         let (keys, name) = (Keys::new("r", false), name("a"));
         let within = |span: &Span, key: &[u8]| *span.from <= *key && *key < *span.to;
-        let key = |mode| keys.ticket(&name, mode, TicketId::random(), 1);
+        let key = |mode| keys.seats(&name, mode, TicketId::random(), 1).slot;
         let permits = |of| Mode::Permits { weight: 1, of };
         let others = |mode, key: &[u8]| {
             keys.of_other_capacity(&name, mode).iter().any(|span| within(span, key))
@@ -307,7 +341,7 @@ mod tests {
         let keys = Keys::new("lockkeeper", true);
         let spot = keys.spot(&name("a"), b"a/694d7a2f5a8c1e0b");
         assert_eq!((spot.mode, spot.session), (Mode::Exclusive, None));
-        assert_eq!(spot.ticket.to_string(), "0000000000000000694d7a2f5a8c1e0b");
+        assert_eq!(spot.ticket.unwrap().to_string(), "0000000000000000694d7a2f5a8c1e0b");
         let lease = 0x694d_7a2f_5a8c_1e0b;
         assert_eq!(keys.parse(b"a/694d7a2f5a8c1e0b", lease).unwrap().0, name("a"));
         assert_eq!(keys.parse(b"a/694d7a2f5a8c1e0b", 5), None, "somebody's own key");
@@ -320,7 +354,7 @@ mod tests {
             let keys = Keys::new("r", false);
             let (a, b) = (name(&a), name(&b));
             prop_assert_eq!(a.cmp(&b), keys.line(&a).from.cmp(&keys.line(&b).from));
-            let key = keys.ticket(&a, Mode::Exclusive, TicketId::random(), 1);
+            let key = keys.seats(&a, Mode::Exclusive, TicketId::random(), 1).slot;
             prop_assert_eq!(keys.parse(&key, 1).unwrap().0, a);
         }
     }

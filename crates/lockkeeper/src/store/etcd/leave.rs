@@ -4,7 +4,7 @@ use super::{
     Etcd, KIND, Nature, error, ops,
     proto::{RequestOp, TxnRequest},
     row::{Row, State},
-    sessions::tag,
+    sessions::{Known, tag},
     standing::{Queue, Standing},
 };
 use crate::{
@@ -59,8 +59,10 @@ impl Etcd {
         };
         let marked = !mark.is_empty();
         let left = match known {
-            Some(known) if ask.keep.is_none() && known.fence.is_some() => {
-                self.release(&known.key, known.lease, mark).await
+            Some(Known { key, created: Some(created), lease, fence: Some(_), .. })
+                if ask.keep.is_none() =>
+            {
+                self.release(&key, created, lease, mark).await
             }
             _ => self.find_and_leave(&ask, mark).await,
         };
@@ -77,12 +79,19 @@ impl Etcd {
         Ok(left)
     }
 
-    /// Leaves a granted ticket: one transaction. What another has kept is not ours any more, and
-    /// belongs to another lease.
-    async fn release(&self, key: &[u8], lease: i64, mark: Vec<RequestOp>) -> StoreResult<Left> {
+    /// Leaves a granted ticket: one transaction. If the key was created at another time it is another
+    /// ticket's by now. What another has kept is not ours any more, and belongs to another lease.
+    async fn release(
+        &self,
+        key: &[u8],
+        created: i64,
+        lease: i64,
+        mark: Vec<RequestOp>,
+    ) -> StoreResult<Left> {
+        let compare = vec![ops::created(key, created), ops::leased(key, lease)];
         let mut success = mark.clone();
         success.push(ops::delete(key));
-        let ask = TxnRequest { compare: vec![ops::leased(key, lease)], success, failure: mark };
+        let ask = TxnRequest { compare, success, failure: mark };
         let answer = self.client.txn(ask, Nature::Once).await?;
         Ok(if answer.succeeded { Left::Released } else { Left::Gone })
     }
@@ -105,7 +114,7 @@ impl Etcd {
             let Some(at) = queue.own(*ticket, tag(*session)) else { return Ok(Left::Gone) };
             let (own, granted) = (&queue.0[at], at < queue.admitted());
             let Some(keep) = ask.keep.filter(|_| granted) else {
-                let left = self.release(&own.key, own.lease, Vec::new()).await?;
+                let left = self.release(&own.key, own.created, own.lease, Vec::new()).await?;
                 let withdrawn = left == Left::Released && !granted;
                 return Ok(if withdrawn { Left::Withdrawn } else { left });
             };

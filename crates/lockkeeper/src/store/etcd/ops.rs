@@ -46,6 +46,11 @@ pub(super) fn leased(key: &[u8], lease: i64) -> Compare {
     compare(key, CompareTarget::Lease, CompareResult::Equal, CompareWith::Lease(lease))
 }
 
+/// The key was created at this revision, and so it is the same ticket's.
+pub(super) fn created(key: &[u8], revision: i64) -> Compare {
+    compare(key, CompareTarget::Create, CompareResult::Equal, CompareWith::Create(revision))
+}
+
 /// The key has not been written since.
 pub(super) fn unchanged(key: &[u8], modified: i64) -> Compare {
     compare(key, CompareTarget::Mod, CompareResult::Equal, CompareWith::Mod(modified))

@@ -13,7 +13,7 @@ use crate::{
     store::{Stand, StoreResult, Which, together},
     ticket::{Place, SessionId, TicketId},
 };
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 impl Etcd {
     pub(super) async fn poll_tickets(
@@ -38,19 +38,47 @@ impl Etcd {
         self.life(session).await?;
         let known = self.sessions.with(session, |life| {
             let tickets = life.tickets.iter().map(|(ticket, known)| (known.name.clone(), *ticket));
-            (life.leases(session), tickets.collect::<BTreeSet<_>>())
+            let keys = life.tickets.values().map(|known| known.key.clone());
+            let keys = keys.collect::<HashSet<Vec<u8>>>();
+            (life.leases(session), tickets.collect::<BTreeSet<_>>(), keys)
         });
-        let Some((leases, mut tickets)) = known else { return Ok(Vec::new()) };
+        let Some((leases, mut tickets, mine)) = known else { return Ok(Vec::new()) };
         let asks = leases.into_iter().map(|lease| async move {
             Ok::<_, StoreError>((lease, self.client.time_to_live(lease, true).await?))
         });
+        let mut unnamed = Vec::new();
         for answer in together::all(asks).await {
             let (lease, answer) = answer?;
-            let own = answer.keys.iter().filter_map(|key| self.keys.parse(key, lease));
-            let own = own.filter(|(_, spot)| spot.session == Some(tag(session)));
-            tickets.extend(own.map(|(name, spot)| (name, spot.ticket)));
+            for key in answer.keys {
+                let Some((name, spot)) = self.keys.parse(&key, lease) else { continue };
+                match spot.ticket.filter(|_| spot.session == Some(tag(session))) {
+                    Some(ticket) => drop(tickets.insert((name, ticket))),
+                    None if spot.ticket.is_some() || mine.contains(&key) => {}
+                    None => unnamed.push((name, key)),
+                }
+            }
         }
+        self.read_names(session, unnamed, &mut tickets).await?;
         Ok(tickets.into_iter().collect())
+    }
+
+    /// Which tickets of the session stand in slots that this handle does not know of.
+    async fn read_names(
+        &self,
+        session: SessionId,
+        keys: Vec<(Name, Vec<u8>)>,
+        tickets: &mut BTreeSet<(Name, TicketId)>,
+    ) -> StoreResult<()> {
+        for keys in keys.chunks(ops::OPS_MAX) {
+            let asks = keys.iter().map(|(_, key)| ops::one(key)).collect();
+            let (_, found) = self.read_all(asks).await?;
+            for ((name, _), slot) in keys.iter().zip(found) {
+                let queue = Queue::read(&self.keys, name, slot.kvs);
+                let own = queue.0.iter().filter(|s| s.spot.session == Some(tag(session)));
+                tickets.extend(own.filter(|s| !s.is_kept()).map(|s| (name.clone(), s.ticket)));
+            }
+        }
+        Ok(())
     }
 
     pub(super) async fn stands(
@@ -58,17 +86,57 @@ impl Etcd {
         session: SessionId,
         tickets: Vec<(Name, TicketId)>,
     ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        if let [(name, ticket)] = &tickets[..]
+            && let Some(stand) = self.answer_the_call(session, name, *ticket).await
+        {
+            return Ok(vec![(name.clone(), *ticket, stand)]);
+        }
         let mut stands = Vec::with_capacity(tickets.len());
         for tickets in tickets.chunks(ops::OPS_MAX) {
             let asks = tickets.iter().map(|(name, ticket)| self.ask(session, name, *ticket));
             let (revision, lines) = self.read_all(asks.collect()).await?;
             for ((name, ticket), line) in tickets.iter().zip(lines) {
                 let place = Place { session, name: name.clone(), ticket: *ticket };
-                let queue = Queue::read(&self.keys, name, line.kvs);
+                let queue = self.named(&place, line);
                 stands.push((name.clone(), *ticket, self.stand(&place, &queue, revision)));
             }
         }
         Ok(stands)
+    }
+
+    /// The line of a ticket that this handle may know.
+    fn named(&self, place: &Place, line: RangeResponse) -> Queue {
+        let Place { session, name, ticket } = place;
+        let mut queue = Queue::read(&self.keys, name, line.kvs);
+        let known = self.sessions.with(*session, |life| life.tickets.get(ticket).cloned());
+        if let Some(Known { key, created: Some(created), .. }) = known.flatten() {
+            queue.name(&key, created, *ticket);
+        }
+        queue
+    }
+
+    /// A ticket whose turn may have come, as a watch has told, looks for its grant at the member that told,
+    /// and no majority is asked. What is there was committed: whoever stood before the ticket is gone for
+    /// good, and the ticket was there after that. What is old only says to wait on, and from there on
+    /// is watched; but that the ticket is gone is not believed.
+    async fn answer_the_call(
+        &self,
+        session: SessionId,
+        name: &Name,
+        ticket: TicketId,
+    ) -> Option<Stand> {
+        let called = self.sessions.with(session, |life| {
+            life.tickets.get_mut(&ticket).is_some_and(|known| std::mem::take(&mut known.called))
+        });
+        if called != Some(true) {
+            return None;
+        }
+        let place = Place { session, name: name.clone(), ticket };
+        let line = self.client.glance(self.ask(session, name, ticket)).await.ok()?;
+        let revision = line.revision();
+        let queue = self.named(&place, line);
+        queue.own(ticket, tag(session))?;
+        Some(self.verdict(&place, &queue, revision))
     }
 
     /// What to read to know how a ticket stands. A grant that was seen stands as long as its key does.

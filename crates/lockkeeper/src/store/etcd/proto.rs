@@ -42,6 +42,9 @@ pub(super) struct RangeRequest {
     pub(super) limit: i64,
     #[prost(int64, tag = "4")]
     pub(super) revision: i64,
+    /// Whatever the member itself has: it may be old.
+    #[prost(bool, tag = "7")]
+    pub(super) serializable: bool,
     #[prost(bool, tag = "8")]
     pub(super) keys_only: bool,
     #[prost(int64, tag = "13")]

@@ -4,14 +4,17 @@
 
 use crate::{
     store::{Cell, Terms},
-    ticket::Owner,
+    ticket::{Owner, TicketId},
 };
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::time::Duration;
 
-/// The value of a ticket's key: `lk1 EDIT STATE ENTERED PID HOST PROGRAM`, a line's end, the note.
+/// The value of a ticket's key: `lk1 TICKET EDIT STATE ENTERED PID HOST PROGRAM`, a line's end, the
+/// note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
+    /// Which ticket it is.
+    pub(super) ticket: TicketId,
     /// The number of the note's last edit.
     pub(super) edit: u64,
     pub(super) state: State,
@@ -48,18 +51,20 @@ impl State {
 
 impl Row {
     pub(super) fn write(&self) -> Vec<u8> {
-        let Self { edit, state, entered, owner, note } = self;
-        let head = format!("lk1 {edit} {} {entered} {}\n", state.word(), write_owner(owner));
+        let Self { ticket, edit, state, entered, owner, note } = self;
+        let (state, owner) = (state.word(), write_owner(owner));
+        let head = format!("lk1 {ticket} {edit} {state} {entered} {owner}\n");
         [head.as_bytes(), note].concat()
     }
 
     pub(super) fn read(value: &[u8]) -> Option<Self> {
         let (head, note) = split(value)?;
         let mut words = head.strip_prefix("lk1 ")?.split(' ');
+        let ticket = words.next()?.parse().ok()?;
         let (edit, state) = (words.next()?.parse().ok()?, State::parse(words.next()?)?);
         let entered = words.next()?.parse().ok()?;
         let owner = read_owner(&mut words)?;
-        Some(Self { edit, state, entered, owner, note: note.to_vec() })
+        Some(Self { ticket, edit, state, entered, owner, note: note.to_vec() })
     }
 }
 
@@ -137,7 +142,8 @@ mod tests {
         ) {
             let owner = Owner { host, pid, program };
             for state in [State::AtOnce, State::Queued, State::Kept] {
-                let row = Row { edit, state, entered, owner: owner.clone(), note: note.clone() };
+                let ticket = TicketId::random();
+                let row = Row { ticket, edit, state, entered, owner: owner.clone(), note: note.clone() };
                 prop_assert_eq!(Row::read(&row.write()), Some(row));
             }
             let (ttl, delay) = (Duration::from_millis(ttl), Duration::from_millis(delay));

@@ -73,6 +73,8 @@ pub(super) struct Known {
     pub(super) created: Option<i64>,
     /// The number of its grant, once that was seen.
     pub(super) fence: Option<u64>,
+    /// Who stood in its way has left, as a watch has told.
+    pub(super) called: bool,
     /// A copy of its enter may still come.
     pub(super) stray: bool,
     /// It stands in a long line: read no values.

@@ -90,7 +90,7 @@ impl Etcd {
             let entered_ago = standing.row.as_ref().map(ago).unwrap_or_default();
             let at_once = |s: &Standing| s.row.as_ref().is_some_and(|r| r.state != State::Queued);
             Ticket {
-                id: standing.spot.ticket,
+                id: standing.ticket,
                 mode: standing.spot.mode,
                 fence: (at < admitted).then(|| self.number(standing)),
                 owner: standing.owner(),
@@ -106,7 +106,7 @@ impl Etcd {
     /// The number of a grant; of one that was seen by others in raw mode, the least that it can be.
     fn number(&self, standing: &Standing) -> u64 {
         let lives = self.sessions.lives();
-        let own = lives.values().find_map(|life| life.tickets.get(&standing.spot.ticket)?.fence);
+        let own = lives.values().find_map(|life| life.tickets.get(&standing.ticket)?.fence);
         own.unwrap_or_else(|| u64::try_from(standing.created).unwrap_or(0))
     }
 }

@@ -26,6 +26,7 @@ pub(super) struct Standing {
     pub(super) modified: i64,
     pub(super) lease: i64,
     pub(super) spot: Spot,
+    pub(super) ticket: TicketId,
     /// `None` if the value was not read or is another client's.
     pub(super) row: Option<Row>,
     pub(super) value: Vec<u8>,
@@ -72,11 +73,15 @@ impl Queue {
             .map(|kv| {
                 let spot = keys.spot(name, &kv.key);
                 let row = if keys.is_raw() { None } else { Row::read(&kv.value) };
+                // Whose value was not read stands in a slot and has no name.
+                let named = spot.ticket.or_else(|| row.as_ref().map(|row| row.ticket));
+                let ticket = named.unwrap_or(TicketId::from_bytes([0; 16]));
                 Standing {
                     created: kv.create_revision,
                     modified: kv.mod_revision,
                     lease: kv.lease,
                     spot,
+                    ticket,
                     row,
                     value: kv.value,
                     key: kv.key,
@@ -87,15 +92,22 @@ impl Queue {
         Self(line)
     }
 
+    /// Says which ticket stands at a key, for when the values were not read.
+    pub(super) fn name(&mut self, key: &[u8], created: i64, ticket: TicketId) {
+        let at_key = |s: &&mut Standing| s.key == key && s.created == created;
+        if let Some(standing) = self.0.iter_mut().find(at_key) {
+            standing.ticket = ticket;
+        }
+    }
+
     pub(super) fn capacity(&self) -> Option<u32> {
         self.0.first().map(|first| first.spot.mode.capacity())
     }
 
     /// Where a session's own ticket stands.
     pub(super) fn own(&self, ticket: TicketId, session: i64) -> Option<usize> {
-        let is_it = |s: &Standing| {
-            s.spot.ticket == ticket && s.spot.session == Some(session) && !s.is_kept()
-        };
+        let is_it =
+            |s: &Standing| s.ticket == ticket && s.spot.session == Some(session) && !s.is_kept();
         self.0.iter().position(is_it)
     }
 

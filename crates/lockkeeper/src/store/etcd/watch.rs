@@ -84,6 +84,7 @@ struct Waiting {
     own: Vec<u8>,
     excess: u64,
     ahead: HashMap<Vec<u8>, u32>,
+    from: i64,
     ids: Vec<i64>,
 }
 
@@ -110,7 +111,7 @@ impl Watches {
             Blocker::Anyone => vec![self.add(Meaning::Moved(ticket), line, from)],
         };
         let (ids, more): (Vec<i64>, Vec<WatchRequest>) = added.into_iter().unzip();
-        self.tickets.insert(ticket, Waiting { blocker, own, excess, ahead, ids });
+        self.tickets.insert(ticket, Waiting { blocker, own, excess, ahead, from, ids });
         asks.extend(more);
         asks
     }
@@ -127,29 +128,32 @@ impl Watches {
     }
 
     /// Drops the hints that a response gives rise to; says what to ask then.
-    fn hear(&mut self, response: &WatchResponse, to: &dyn Hints) -> Vec<WatchRequest> {
+    fn hear(&mut self, response: &WatchResponse, to: &Calls<'_>) -> Vec<WatchRequest> {
         if response.watch_id == MAILBOX {
-            response.events.iter().filter_map(evicted).for_each(|ticket| to.ended(ticket));
+            response.events.iter().filter_map(evicted).for_each(|ticket| to.hints.ended(ticket));
             return Vec::new();
         }
         let Some(meaning) = self.meanings.get(&response.watch_id).copied() else {
             return Vec::new();
         };
+        if response.created && !response.canceled {
+            self.begun(meaning, response, to);
+        }
         if response.events.is_empty() && !response.canceled {
             return Vec::new();
         }
         match meaning {
             Meaning::Ended(ticket) if !response.canceled => {
-                to.ended(ticket);
+                to.hints.ended(ticket);
                 self.forget(ticket)
             }
             Meaning::Moved(ticket) if !response.canceled => match self.moved(ticket, response) {
                 Moved::Gone => {
-                    to.ended(ticket);
+                    to.hints.ended(ticket);
                     self.forget(ticket)
                 }
                 Moved::Fits => {
-                    to.look(Some(ticket));
+                    to.call(ticket);
                     self.forget(ticket)
                 }
                 Moved::NotYet => Vec::new(),
@@ -157,9 +161,21 @@ impl Watches {
             // The next poll says what to watch then; a watch that was refused is made anew.
             Meaning::MayGo(ticket) | Meaning::Ended(ticket) | Meaning::Moved(ticket) => {
                 let asks = self.forget(ticket);
-                to.look(Some(ticket));
+                match response.canceled {
+                    true => to.hints.look(Some(ticket)),
+                    false => to.call(ticket),
+                }
                 asks
             }
+        }
+    }
+
+    /// A watch that begins in the past may take a tenth of a second to come up with the present, so what
+    /// happened meanwhile is looked for.
+    fn begun(&self, meaning: Meaning, response: &WatchResponse, to: &Calls<'_>) {
+        let (Meaning::MayGo(ticket) | Meaning::Moved(ticket)) = meaning else { return };
+        if self.tickets.get(&ticket).is_some_and(|waiting| response.revision() >= waiting.from) {
+            to.call(ticket);
         }
     }
 
@@ -175,6 +191,25 @@ impl Watches {
             waiting.excess = waiting.excess.saturating_sub(weight.into());
         }
         if waiting.excess == 0 { Moved::Fits } else { Moved::NotYet }
+    }
+}
+
+/// Where what was heard is told.
+struct Calls<'a> {
+    hints: &'a dyn Hints,
+    etcd: &'a Etcd,
+    session: SessionId,
+}
+
+impl Calls<'_> {
+    /// The ticket's turn seems to have come.
+    fn call(&self, ticket: TicketId) {
+        self.etcd.sessions.with(self.session, |life| {
+            if let Some(known) = life.tickets.get_mut(&ticket) {
+                known.called = true;
+            }
+        });
+        self.hints.look(Some(ticket));
     }
 }
 
@@ -232,6 +267,7 @@ impl Etcd {
         let logins = self.client.logins();
         let (turn, mut stream) = self.client.watch(UnboundedReceiverStream::new(sent)).await?;
         let mut watches = Watches::default();
+        let calls = Calls { hints: to, etcd: self, session };
         loop {
             let more = tokio::select! {
                 // Another endpoint is used now, so something is wrong with this one.
@@ -256,7 +292,7 @@ impl Etcd {
                         // Now we listen: what happened before, a poll has to find out.
                         to.look(None);
                     }
-                    watches.hear(&response, to)
+                    watches.hear(&response, &calls)
                 }
             };
             for ask in more {
