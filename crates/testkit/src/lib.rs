@@ -49,7 +49,7 @@ pub mod case;
 mod cases;
 pub mod chaos;
 pub mod ear;
-mod etcd;
+pub mod etcd;
 pub mod face;
 pub mod hand;
 pub mod invariants;
