@@ -10,6 +10,7 @@ mod pairs;
 mod postgres;
 pub(crate) mod redis_handoff;
 mod redis_pairs;
+mod sql;
 mod stalls;
 mod zookeeper;
 

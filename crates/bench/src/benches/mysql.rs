@@ -3,22 +3,14 @@
 //! The floor is what a lock in SQL costs at the least with the same driver: one prepared upsert that
 //! takes a row and answers with its number, and one update that frees it.
 
+use super::sql::{self, Commit};
 use crate::{
-    args::Plan,
-    flavour::Flavour,
-    pair::{Pair, Speed, speed, stack_speed},
-    report::Report,
-    rounds::Rounds,
-    stats::median,
-    turns::turns,
+    args::Plan, flavour::Flavour, pair::Pair, report::Report, stats::median, turns::turns,
 };
 use anyhow::Result;
 use mysql_async::{Conn, Opts, Statement, prelude::Queryable};
 use servers::MARIADB;
-use std::time::Duration;
 
-/// The share of the floor that the whole stack must reach.
-const SHARE: f64 = 0.8;
 const WAITERS: usize = 20;
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS floor(name VARBINARY(512) PRIMARY KEY, \
@@ -31,70 +23,6 @@ const TAKE: &str = "INSERT INTO floor VALUES (?, ?, 1, NOW(6) + INTERVAL 15 SECO
      expires = IF(owner = VALUES(owner), VALUES(expires), expires) RETURNING owner, token";
 const FREE: &str = "UPDATE floor SET owner = NULL WHERE name = ? AND owner = ?";
 
-/// How the server writes its log: to the disk with every commit, or once a second.
-#[derive(Clone, Copy)]
-enum Flush {
-    Commit,
-    Second,
-}
-
-impl Flush {
-    fn setting(self) -> u8 {
-        match self {
-            Self::Commit => 1,
-            Self::Second => 0,
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Variant {
-    Floor(Flush),
-    Stack(Flush, Flavour),
-}
-
-impl Variant {
-    /// Each floor comes before those that are compared with it.
-    const ALL: [Self; 6] = [
-        Self::Floor(Flush::Commit),
-        Self::Stack(Flush::Commit, Flavour::CurrentThread),
-        Self::Stack(Flush::Commit, Flavour::MultiThread),
-        Self::Floor(Flush::Second),
-        Self::Stack(Flush::Second, Flavour::CurrentThread),
-        Self::Stack(Flush::Second, Flavour::MultiThread),
-    ];
-
-    fn flush(self) -> Flush {
-        let (Self::Floor(flush) | Self::Stack(flush, _)) = self;
-        flush
-    }
-
-    fn what(self) -> String {
-        let flush = format!("flush_log_at_trx_commit {}", self.flush().setting());
-        match self {
-            Self::Floor(_) => format!("floor: upsert and update, {flush}"),
-            Self::Stack(_, flavour) => format!("whole stack, {flush}, {}", flavour.word()),
-        }
-    }
-
-    fn floor(self) -> usize {
-        match self.flush() {
-            Flush::Commit => 0,
-            Flush::Second => 3,
-        }
-    }
-
-    fn measure(self, url: &str, time: Duration) -> Result<Speed> {
-        let url = url.to_owned();
-        Flavour::CurrentThread.run(set(url.clone(), self.flush()))?;
-        match self {
-            Self::Floor(_) => Flavour::CurrentThread
-                .run(async move { speed(vec![Floor::open(&url).await?], time, None).await }),
-            Self::Stack(_, flavour) => flavour.run(stack_speed(url, time)),
-        }
-    }
-}
-
 pub(super) fn run(plan: &Plan) -> Result<Report> {
     let mut report = Report::new("mysql");
     if let Some(missing) = MARIADB.first_missing() {
@@ -102,23 +30,14 @@ pub(super) fn run(plan: &Plan) -> Result<Report> {
         return Ok(report);
     }
     let server = MARIADB.start()?;
-    let rounds = Rounds::run(plan.rounds, &Variant::ALL, |variant| {
-        variant.measure(server.url(), plan.round())
-    })?;
-    for (i, variant) in Variant::ALL.into_iter().enumerate() {
-        let share = rounds.ratio(i, variant.floor(), |speed| speed.pairs_per_s);
-        report.row(
-            variant.what(),
-            &[
-                ("pairs_per_s", rounds.median(i, |speed| speed.pairs_per_s)),
-                ("of_floor", share),
-                ("cpu_us_per_pair", rounds.median(i, |speed| speed.cpu_us)),
-            ],
-        );
-        if let Variant::Stack(..) = variant {
-            report.at_least(format!("share of the floor: {}", variant.what()), SHARE, share);
-        }
-    }
+    let url = || server.url().to_owned();
+    // The log goes to the disk with every commit, or once a second.
+    let commits = [
+        Commit { what: "flush_log_at_trx_commit 1", url: url() },
+        Commit { what: "flush_log_at_trx_commit 0", url: url() },
+    ];
+    let flush = |commit| Flavour::CurrentThread.run(set(url(), [1, 0][commit]));
+    sql::pairs(plan, &mut report, &commits, Floor::open, flush)?;
     report.note(format!("floor: {TAKE}; {FREE}"));
     let waiters = plan.scaled(WAITERS, 3);
     let times = Flavour::MultiThread.run(turns(server.url().to_owned(), waiters))?;
@@ -131,9 +50,9 @@ async fn connect(url: &str) -> Result<Conn> {
     Ok(Conn::new(Opts::from_url(url)?).await?)
 }
 
-async fn set(url: String, flush: Flush) -> Result<()> {
+async fn set(url: String, flush: u8) -> Result<()> {
     let mut client = connect(&url).await?;
-    let sql = format!("SET GLOBAL innodb_flush_log_at_trx_commit = {}", flush.setting());
+    let sql = format!("SET GLOBAL innodb_flush_log_at_trx_commit = {flush}");
     client.query_drop(sql).await?;
     client.disconnect().await?;
     Ok(())
@@ -148,8 +67,8 @@ struct Floor {
 }
 
 impl Floor {
-    async fn open(url: &str) -> Result<Self> {
-        let mut client = connect(url).await?;
+    async fn open(url: String) -> Result<Self> {
+        let mut client = connect(&url).await?;
         client.query_drop(TABLE).await?;
         let (take, free) = (client.prep(TAKE).await?, client.prep(FREE).await?);
         Ok(Self { client, take, free, number: 0 })
