@@ -3,7 +3,7 @@
 use crate::support::{CODED, User, code, keeper, refusals, start};
 use lockkeeper::Keeper;
 use servers::{POSTGRES, Running};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use testkit::world::{eventually, soon};
 
 /// A user that has a session `\x01` of this many milliseconds, in a schema that a keeper has made.
@@ -254,4 +254,22 @@ async fn the_schema_is_made_once_however_many_come() {
     newer.run("DROP SCHEMA lockkeeper CASCADE").await;
     let e = Keeper::connect(&format!("{}?create=false", server.url())).await.expect_err("refused");
     assert!(e.to_string().contains("migrate --print"), "{e}");
+}
+
+/// Programs that never wait for a lock, and those that live too shortly to renew anything, clear away too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_never_waits_sweeps_all_the_same() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (user, ttl) = (User::of(&server).await, Duration::from_millis(500));
+    let keeper = testkit::live::keeper(&server, ttl).await;
+    let _held = keeper.lock("a").await.expect("free");
+    let dead = "SELECT count(*) FROM lockkeeper.lk_session WHERE id = '\\x07'";
+    let die = "INSERT INTO lockkeeper.lk_session SELECT '\\x07', ttl, lock_delay, now() - interval '5 min', \
+         now() - interval '5 min', channel, host, pid, program FROM lockkeeper.lk_session LIMIT 1";
+    user.run(die).await;
+    eventually("a renewal has swept", async || user.number(dead).await == 0).await;
+    user.run(die).await;
+    user.run("UPDATE lockkeeper.lk_meta SET swept = '-infinity'").await;
+    keeper.close().await;
+    assert_eq!(user.number(dead).await, 0, "closing has swept");
 }

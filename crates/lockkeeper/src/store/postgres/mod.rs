@@ -57,7 +57,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -94,6 +94,8 @@ pub struct Postgres {
     blocked: Mutex<HashMap<Name, Moment>>,
     /// The server's clock less ours, in microseconds, as last seen.
     offset: AtomicI64,
+    /// How many renewals there were, all sessions together.
+    renewed: AtomicU64,
     /// Behind which name the sweep goes on.
     swept: Mutex<String>,
 }
@@ -131,6 +133,7 @@ impl Postgres {
             tickets: Mutex::default(),
             blocked: Mutex::default(),
             offset: AtomicI64::new(0),
+            renewed: AtomicU64::new(0),
             swept: Mutex::default(),
         };
         store.set_clock(scalar(&store.ask(&store.calls.clock, &[]).await?)?);
@@ -380,6 +383,7 @@ impl Store for Postgres {
         let Some(evictions) = get::<Option<i64>>(row, "o_version")? else {
             return Ok(Renewal::Lost);
         };
+        self.sweep_briefly().await;
         let version = (breaks << 32).wrapping_add(evictions.cast_unsigned());
         Ok(Renewal::Renewed { version })
     }
@@ -390,6 +394,7 @@ impl Store for Postgres {
         let names = self.known_tickets(session).into_iter().map(|(name, _)| name).collect();
         self.clear(session, names).await?;
         self.tickets().remove(&session);
+        self.sweep_at_the_end().await;
         Ok(())
     }
 

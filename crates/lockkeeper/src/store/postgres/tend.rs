@@ -9,7 +9,10 @@ use super::{
 use crate::{
     error::StoreError, name::Name, retry::jittered, store::StoreResult, ticket::SessionId,
 };
-use std::{sync::PoisonError, time::Duration};
+use std::{
+    sync::{PoisonError, atomic::Ordering},
+    time::Duration,
+};
 use tokio_postgres::Row;
 
 /// For how long an idle line's last number is kept: longer than clocks may differ.
@@ -17,6 +20,13 @@ const IDLE: Duration = Duration::from_secs(24 * 3600);
 
 /// How often leftovers are cleared away, and the connection that listens is asked whether it lives.
 const TEND: Duration = Duration::from_secs(5);
+
+/// With every so many renewals leftovers are cleared away, too, for so long at the most.
+const SELDOM: u64 = 16;
+const BRIEF: Duration = Duration::from_millis(10);
+
+/// The same when a session is closed.
+const AT_THE_END: Duration = Duration::from_millis(250);
 
 /// How many lines one call clears.
 const CLEAR: usize = 64;
@@ -83,6 +93,28 @@ impl Postgres {
         Ok(())
     }
 
+    /// Clears away with a renewal now and then, for programs that never wait for a lock. Only for a moment,
+    /// and by a connection that does not go with a request that is given up.
+    pub(super) async fn sweep_briefly(&self) {
+        let turn = self.renewed.fetch_add(1, Ordering::Relaxed) % SELDOM == SELDOM - 1;
+        if turn && !self.pooled {
+            self.sweep_within(BRIEF).await;
+        }
+    }
+
+    /// Clears away when a session is closed, for programs that live too shortly for anything else.
+    pub(super) async fn sweep_at_the_end(&self) {
+        self.sweep_within(AT_THE_END).await;
+    }
+
+    async fn sweep_within(&self, time: Duration) {
+        tokio::select! {
+            biased;
+            swept = self.sweep() => tell(swept),
+            () = self.clock.sleep(time) => {}
+        }
+    }
+
     /// Does now and then what nobody waits for. It is no part of a renewal: nothing that it waits for
     /// may cost a session its life.
     pub(super) async fn tend(&self) -> StoreError {
@@ -93,9 +125,14 @@ impl Postgres {
             {
                 return e;
             }
-            if let Err(e) = self.sweep().await {
-                tracing::debug!(error = %e, "leftovers were not cleared away");
-            }
+            tell(self.sweep().await);
         }
+    }
+}
+
+/// Nobody suffers if it fails.
+fn tell(swept: StoreResult<()>) {
+    if let Err(e) = swept {
+        tracing::debug!(error = %e, "leftovers were not cleared away");
     }
 }
