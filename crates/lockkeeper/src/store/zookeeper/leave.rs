@@ -31,7 +31,11 @@ impl Zookeeper {
         life.change(*ticket, |held| held.leaving = true);
         match self.take_out(&life, name, *ticket, &held).await {
             Ok(left) => {
-                life.forget(*ticket);
+                let mut state = life.state();
+                state.remove(*ticket);
+                if left == Left::Released {
+                    state.lasts.left(name, held.fence);
+                }
                 Ok(left)
             }
             Err(e) if e.trouble == Trouble::SessionOver => Ok(Left::Gone),

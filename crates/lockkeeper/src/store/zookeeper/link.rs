@@ -118,6 +118,11 @@ impl Link {
     /// # Errors
     /// If nothing was sent, or the session is over. What went wrong after that is in the answers.
     pub(super) async fn ask(&self, requests: &[Request]) -> StoreResult<Vec<Answer>> {
+        Ok(self.ask_on(requests).await?.1)
+    }
+
+    /// The same, and says which connection it was.
+    pub(super) async fn ask_on(&self, requests: &[Request]) -> StoreResult<(u64, Vec<Answer>)> {
         let (number, receivers) = loop {
             let (number, conn) = self.conn().await?;
             match conn.send(requests, self.0.care.clock.now()) {
@@ -137,7 +142,7 @@ impl Link {
         if is(Fault::Broken) {
             self.0.give_up(number);
         }
-        Ok(answers)
+        Ok((number, answers))
     }
 
     /// Ends the session on the server, with all that belongs to it.

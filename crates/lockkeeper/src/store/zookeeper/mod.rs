@@ -7,12 +7,13 @@
 //! | renewal | a write that a majority agrees upon: a server that is cut off answers reads and pings |
 //! | hint | a watch on the one node that stands in the way, and one on the ticket itself |
 //! | fence | czxid, the number of the write that made the ticket's node |
-//! | round trips | enter 1 (create and list together), one more to wait; leave 1; renew 1; a turn 1 read |
+//! | round trips | enter 1 (create and list together, or create alone), one more to wait; leave 1; renew 1; a turn 1 read |
 //!
 //! A try on a taken lock is one read and leaves nothing; on a free one it is that read and an enter.
 //! Who is admitted follows from one list of the line's names. The list may be old: those who stood
 //! before a ticket and have gone do not come back, so a ticket that was once admitted is admitted as
-//! long as its node is there.
+//! long as its node is there. Where the line's last ticket was ours too, the number of the new one
+//! says that nobody came between, and no list is needed.
 //!
 //! **What breaks a promise:** data that was restored from an older copy takes fences back; and where
 //! `forceSync` is off, so does a power cut of a majority. A paused server or a new leader only make
@@ -25,6 +26,7 @@ mod advice;
 mod cells;
 mod conn;
 mod data;
+mod last;
 mod leave;
 mod line;
 mod link;

@@ -177,7 +177,7 @@ impl Spot {
 }
 
 /// At least ten characters, the minus sign among them: the server's way to write a number.
-fn number_of(text: &str) -> Option<i32> {
+pub(super) fn number_of(text: &str) -> Option<i32> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let fits = text.len() >= 10 && digits.bytes().all(|b| b.is_ascii_digit());
     if fits { text.parse().ok() } else { None }

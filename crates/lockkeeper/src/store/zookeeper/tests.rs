@@ -59,6 +59,100 @@ async fn let_wait(guest: &mut Guest) {
     }
 }
 
+/// Enters a line, is granted by a list, and leaves; the node has this number.
+async fn come_and_go(store: &Zookeeper, session: SessionId, guest: &mut Guest, number: u32) {
+    let ticket = TicketId::random();
+    let ask = enter(session, ticket, "a");
+    let place = ask.place.clone();
+    let (entered, ()) = join!(store.enter(ask), async {
+        let line = [node(ticket, number)];
+        let_in(guest, &path("a", ticket, number), 100, &line).await;
+    });
+    assert!(matches!(entered.unwrap(), Entered::Granted { fence: 100 }));
+    let (left, ()) = join!(store.leave(Leave { place, keep: None, stray: false }), async {
+        let delete = guest.expect("delete").await;
+        guest.answer(&delete, &[]).await;
+    });
+    assert_eq!(left.unwrap(), Left::Released);
+}
+
+#[tokio::test]
+async fn a_ticket_with_the_next_number_needs_no_list() {
+    let server = Server::start().await;
+    let (store, session, mut guest) = server.store().await;
+    come_and_go(&store, session, &mut guest, 7).await;
+    let ticket = TicketId::random();
+    let (entered, ()) = join!(store.enter(enter(session, ticket, "a")), async {
+        let create = guest.expect("create").await;
+        guest.answer(&create, &created(&path("a", ticket, 8), 102)).await;
+    });
+    assert!(matches!(entered.unwrap(), Entered::Granted { fence: 102 }));
+}
+
+/// What is created next has this number and was made by this write; somebody else stands before it.
+async fn next_is_listed(number: u32, czxid: i64) {
+    let server = Server::start().await;
+    let (store, session, mut guest) = server.store().await;
+    come_and_go(&store, session, &mut guest, 7).await;
+    let (ticket, other) = (TicketId::random(), TicketId::random());
+    let (entered, ()) = join!(store.enter(enter(session, ticket, "a")), async {
+        let create = guest.expect("create").await;
+        guest.answer(&create, &created(&path("a", ticket, number), czxid)).await;
+        let list = guest.expect("list").await;
+        guest.answer(&list, &names(&[node(other, number - 1), node(ticket, number)])).await;
+        let_wait(&mut guest).await;
+    });
+    assert!(matches!(entered.unwrap(), Entered::Queued(wait) if wait.ahead == 1));
+    // Others use this line, so from now on it is listed at once.
+    let ticket = TicketId::random();
+    let (entered, ()) = join!(store.enter(enter(session, ticket, "a")), async {
+        let line = [node(ticket, number + 1)];
+        let_in(&mut guest, &path("a", ticket, number + 1), czxid + 2, &line).await;
+    });
+    assert!(matches!(entered.unwrap(), Entered::Granted { .. }));
+}
+
+#[tokio::test]
+async fn a_ticket_after_somebody_elses_is_listed() {
+    next_is_listed(9, 103).await;
+}
+
+/// Removed and made anew by others, a line can come to the next number by chance.
+#[tokio::test]
+async fn a_ticket_in_a_line_that_may_have_been_made_anew_is_listed() {
+    next_is_listed(8, 112).await;
+}
+
+#[tokio::test]
+async fn a_ticket_on_another_connection_is_listed() {
+    let server = Server::start().await;
+    let (store, session, mut guest) = server.store().await;
+    come_and_go(&store, session, &mut guest, 7).await;
+    drop(guest);
+    let ticket = TicketId::random();
+    let entering = async {
+        // The first one may find the connection just broken.
+        let first = store.enter(enter(session, ticket, "a")).await;
+        if first.is_err() { store.enter(enter(session, ticket, "a")).await } else { first }
+    };
+    let (entered, _guest) = join!(entering, async {
+        let mut guest = server.guest(TIMEOUT).await;
+        let mut ask = guest.ask().await;
+        if ask.what == "sync" {
+            guest.answer(&ask, &[]).await;
+            let list = guest.expect("list").await;
+            guest.answer(&list, &names::<&str>(&[])).await;
+            ask = guest.ask().await;
+        }
+        assert_eq!(ask.what, "create");
+        guest.answer(&ask, &created(&path("a", ticket, 8), 102)).await;
+        let list = guest.expect("list").await;
+        guest.answer(&list, &names(&[node(ticket, 8)])).await;
+        guest
+    });
+    assert!(matches!(entered.unwrap(), Entered::Granted { fence: 102 }));
+}
+
 /// A server that answers once a majority has its first copy of a creation, after the second was sent.
 #[tokio::test]
 async fn a_ticket_that_was_created_twice_holds_by_the_node_that_it_knows() {
