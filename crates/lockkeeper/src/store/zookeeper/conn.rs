@@ -1,5 +1,8 @@
 //! One connection to one server. Answers come in the order of the requests, so several requests can
 //! be sent at once and cost one round trip.
+//!
+//! Whoever asks writes to the stream himself, which saves waking a task for it. The connection's task
+//! reads the answers, and writes only what the stream would not take at once.
 
 use super::wire::{
     AUTH_XID, Code, EVENT_XID, Header, Identity, Parts, Request, Stat, Welcome, hello,
@@ -7,22 +10,26 @@ use super::wire::{
 use crate::clock::{Clock, Moment};
 use std::{
     collections::VecDeque,
+    future::poll_fn,
     io,
+    mem::MaybeUninit,
+    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI64, Ordering},
     },
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 use tokio::{
-    io::{
-        AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, split,
-    },
-    sync::{Notify, mpsc, oneshot},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
+    sync::{Notify, oneshot},
 };
 
 /// Longer than any answer to us: a line of the greatest length is a tenth of it.
 const FRAME_MAX: usize = 64 << 20;
+/// How much is read at once.
+const PIECE: usize = 8 << 10;
 
 /// What bytes go over: TCP, or TLS over it.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -147,7 +154,38 @@ struct State {
     next_xid: i32,
     pending: VecDeque<Pending>,
     /// `None` when the connection is broken.
-    outbox: Option<mpsc::UnboundedSender<Vec<u8>>>,
+    wire: Option<Wire>,
+    /// Wakes the connection's task.
+    driver: Option<Waker>,
+}
+
+/// A stream, and what it has not taken yet.
+struct Wire {
+    stream: Box<dyn Stream>,
+    unsent: Vec<u8>,
+    /// The connection's task writes on as soon as the stream takes more; nobody else may meanwhile.
+    stuck: bool,
+}
+
+impl Wire {
+    fn push(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.unsent.is_empty() {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.unsent))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                taken => drop(self.unsent.drain(..taken)),
+            }
+        }
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    /// Some of what has come; nothing if the server has hung up.
+    fn pull(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        let mut piece = [MaybeUninit::uninit(); PIECE];
+        let mut piece = ReadBuf::uninit(&mut piece);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece))?;
+        into.extend_from_slice(piece.filled());
+        Poll::Ready(Ok(piece.filled().len()))
+    }
 }
 
 struct Pending {
@@ -174,9 +212,13 @@ impl Conn {
         care: Care,
         broke: impl FnOnce() + Send + 'static,
     ) -> Self {
-        let (outbox, to_send) = mpsc::unbounded_channel();
-        let heard = care.clock.now();
-        let state = State { heard, next_xid: 1, pending: VecDeque::new(), outbox: Some(outbox) };
+        let state = State {
+            heard: care.clock.now(),
+            next_xid: 1,
+            pending: VecDeque::new(),
+            wire: Some(Wire { stream, unsent: Vec::new(), stuck: false }),
+            driver: None,
+        };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             stirred: Notify::new(),
@@ -186,7 +228,10 @@ impl Conn {
         tokio::spawn(async move {
             // Also when the runtime ends and drops this task half-way.
             let end = End(driven, Some(broke));
-            drive(stream, to_send, &end.0, &care).await;
+            tokio::select! {
+                () = reading(&end.0, &care) => {}
+                () = overdue(&end.0, &care) => {}
+            }
         });
         Self(shared)
     }
@@ -198,22 +243,30 @@ impl Conn {
         requests: &[Request],
         now: Moment,
     ) -> Option<Vec<oneshot::Receiver<Answer>>> {
-        let mut state = self.0.state();
-        let outbox = state.outbox.clone()?;
-        let mut bytes = Vec::new();
+        let mut guard = self.0.state();
+        let state = &mut *guard;
+        let wire = state.wire.as_mut()?;
         let mut answers = Vec::with_capacity(requests.len());
         let idle = state.pending.is_empty();
         for request in requests {
             let xid = state.next_xid;
             state.next_xid = xid.checked_add(1).unwrap_or(1);
-            bytes.extend_from_slice(&request.frame(xid));
+            request.write(xid, &mut wire.unsent);
             let (tell, answer) = oneshot::channel();
             state.pending.push_back(Pending { xid, sent: now, tell });
             answers.push(answer);
         }
         // Under the lock, so that the order on the wire is that of the list.
-        let _ = outbox.send(bytes);
-        drop(state);
+        let mut driver = None;
+        if !wire.stuck {
+            let pushed = wire.push(&mut Context::from_waker(Waker::noop()));
+            wire.stuck = !matches!(pushed, Poll::Ready(Ok(())));
+            driver = state.driver.take_if(|_| wire.stuck);
+        }
+        drop(guard);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
         if idle {
             self.0.stirred.notify_one();
         }
@@ -250,7 +303,29 @@ impl Shared {
     }
 
     fn hang_up(&self) {
-        self.state().outbox = None;
+        let (wire, driver) = {
+            let mut state = self.state();
+            (state.wire.take(), state.driver.take())
+        };
+        drop(wire);
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+    }
+
+    /// Writes what is left to write, and reads. Nothing comes any more from a connection that is broken.
+    fn exchange(&self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let Some(wire) = &mut state.wire else { return Poll::Ready(Ok(0)) };
+        if wire.stuck {
+            wire.stuck = wire.push(cx)?.is_pending();
+        }
+        let read = wire.pull(cx, into);
+        if read.is_pending() {
+            state.driver.get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
+        }
+        read
     }
 
     /// Since when nothing has come although something is under way.
@@ -289,38 +364,11 @@ impl Shared {
     }
 }
 
-async fn drive(
-    stream: Box<dyn Stream>,
-    to_send: mpsc::UnboundedReceiver<Vec<u8>>,
-    shared: &Shared,
-    care: &Care,
-) {
-    let (from, to) = split(stream);
-    tokio::select! {
-        () = writing(to, to_send) => {}
-        () = reading(from, shared, care) => {}
-        () = overdue(shared, care) => {}
-    }
-}
-
-/// Ends when the server takes no more, or nobody has the connection any more.
-async fn writing(
-    mut to: WriteHalf<Box<dyn Stream>>,
-    mut to_send: mpsc::UnboundedReceiver<Vec<u8>>,
-) {
-    while let Some(mut bytes) = to_send.recv().await {
-        while let Ok(more) = to_send.try_recv() {
-            bytes.extend_from_slice(&more);
-        }
-        if to.write_all(&bytes).await.is_err() || to.flush().await.is_err() {
-            return;
-        }
-    }
-}
-
-async fn reading(mut from: ReadHalf<Box<dyn Stream>>, shared: &Shared, care: &Care) {
-    let mut bytes = Vec::with_capacity(4096);
-    while matches!(from.read_buf(&mut bytes).await, Ok(1..)) {
+/// Ends when the server has hung up, takes no more or makes no sense, or nobody has the connection any
+/// more.
+async fn reading(shared: &Shared, care: &Care) {
+    let mut bytes = Vec::with_capacity(PIECE);
+    while matches!(poll_fn(|cx| shared.exchange(cx, &mut bytes)).await, Ok(1..)) {
         let mut at = 0;
         while let Some((length, rest)) = bytes[at..].split_at_checked(4) {
             let length = u32::from_be_bytes(length.try_into().expect("four bytes")) as usize;
@@ -340,13 +388,15 @@ async fn reading(mut from: ReadHalf<Box<dyn Stream>>, shared: &Shared, care: &Ca
 /// Ends when an answer is overdue.
 async fn overdue(shared: &Shared, care: &Care) {
     loop {
-        let due = shared.silent_since().map_or(Moment::NEVER, |since| since + care.patience);
+        let Some(since) = shared.silent_since() else {
+            shared.stirred.notified().await;
+            continue;
+        };
+        let due = since + care.patience;
         if due <= care.clock.now() {
             return;
         }
-        tokio::select! {
-            () = care.clock.sleep_until(due) => {}
-            () = shared.stirred.notified() => {}
-        }
+        // What is sent meanwhile is due later.
+        care.clock.sleep_until(due).await;
     }
 }

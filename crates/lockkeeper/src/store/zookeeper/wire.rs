@@ -193,10 +193,18 @@ impl Request {
 
     /// The request as it goes over the wire, under this number.
     pub(super) fn frame(&self, xid: i32) -> Vec<u8> {
-        frame(|to| {
-            to.int(xid).int(self.op);
-            to.0.extend_from_slice(&self.body);
-        })
+        let mut frame = Vec::new();
+        self.write(xid, &mut frame);
+        frame
+    }
+
+    /// The same, behind what is there already.
+    pub(super) fn write(&self, xid: i32, to: &mut Vec<u8>) {
+        let length = u32::try_from(8 + self.body.len()).expect("requests are bounded");
+        to.extend_from_slice(&length.to_be_bytes());
+        to.extend_from_slice(&xid.to_be_bytes());
+        to.extend_from_slice(&self.op.to_be_bytes());
+        to.extend_from_slice(&self.body);
     }
 }
 
