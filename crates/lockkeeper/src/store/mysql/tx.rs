@@ -36,7 +36,7 @@ impl Procedures {
     }
 
     /// Takes a lock for exactly as long as the transaction lives; waits at most so long for those who
-    /// have it, and for another transaction as long as `innodb_lock_wait_timeout` says. Answers with
+    /// have it, guards and other transactions. Answers with
     /// a number that is greater than the fence of every grant before.
     ///
     /// Others wait in line meanwhile, as for any lock.

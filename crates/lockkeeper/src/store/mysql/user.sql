@@ -19,9 +19,8 @@ BEGIN
 END
 //
 
--- Takes the lock for as long as the transaction lives. Who asks for it meanwhile waits in line. Waits for
--- those who hold it at most p_wait_ms, and for another transaction as long as
--- innodb_lock_wait_timeout says.  -> the fence
+-- Takes the lock for as long as the transaction lives. Who asks for it meanwhile waits in line. Waits at most
+-- p_wait_ms for those who have it.  -> the fence
 --
 -- A snapshot may be too old to tell who holds the lock. Every grant raises `last`: if it is what was seen,
 -- nothing has been granted since. v_fresh says that reads were seen to change, so there is no old snapshot.
@@ -29,7 +28,7 @@ CREATE PROCEDURE lk_lock(p_name VARBINARY(512), p_wait_ms BIGINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_session BINARY(16);
-  DECLARE v_now, v_until, v_number, v_seen, v_before, v_first, v_ends BIGINT;
+  DECLARE v_now, v_until, v_seen, v_before, v_got, v_first, v_dead, v_ends BIGINT;
   DECLARE v_fresh, v_held, v_there INT DEFAULT 0;
   CALL lk_in_transaction();
   CALL lk_now(v_now);
@@ -46,14 +45,18 @@ BEGIN
     IF v_seen <> v_before THEN SET v_fresh = 1; END IF;
     -- Nobody is overtaken who stands in line already.
     CALL lk_others(p_name, v_now, 1, v_held);
-    IF v_seen IS NOT NULL AND NOT v_held AND (v_first = 0 OR v_ends <= v_now) THEN
-      -- In READ COMMITTED a row that does not fit is not kept, so whoever has come meanwhile can leave.
-      -- A row that is found is changed, so it does not matter how a client has rows counted.
-      UPDATE lk_gate SET last = GREATEST(last + 1, v_now), crowd = 1, fence = 0, session = COALESCE(session, '')
-        WHERE name = p_name AND (fence = 0 OR fence = v_first) AND (v_fresh OR last = v_seen);
-      IF ROW_COUNT() > 0 THEN LEAVE waiting; END IF;
+    SET v_dead = IF(v_ends <= v_now, v_first, 0), v_got = NULL;
+    IF v_seen IS NOT NULL AND NOT v_held AND v_first = v_dead THEN
+      -- In READ COMMITTED a row that does not fit is let go again, so whoever has come meanwhile can leave; but
+      -- not if it had to be waited for, nor if it is read by a single key.
+      SELECT last INTO v_got FROM lk_gate WHERE name >= p_name AND name <= p_name
+        AND (fence = 0 OR fence = v_dead) AND (v_fresh OR last = v_seen) FOR UPDATE SKIP LOCKED;
+      IF v_got IS NOT NULL THEN LEAVE waiting; END IF;
       SELECT last <> v_seen OR v_fresh INTO v_fresh FROM lk_gate WHERE name = p_name;
-      SET v_held = 1, v_seen = IF(v_fresh, v_seen, NULL);
+      IF NOT v_fresh THEN
+        SELECT last INTO v_got FROM lk_gate WHERE name = p_name FOR UPDATE SKIP LOCKED;
+        IF v_got IS NOT NULL THEN SET v_seen = NULL; END IF;
+      END IF;
     END IF;
     IF v_seen IS NULL THEN
       SIGNAL SQLSTATE 'LK002' SET MESSAGE_TEXT = 'the snapshot of the transaction is older than the lock';
@@ -63,7 +66,9 @@ BEGIN
     DO SLEEP(0.005);
     CALL lk_now(v_now);
   END LOOP;
-  IF v_first > 0 THEN CALL lk_lock_dead(v_session, v_now); END IF;
+  UPDATE lk_gate SET last = GREATEST(last + 1, v_now), crowd = 1, fence = 0, session = COALESCE(session, '')
+    WHERE name = p_name;
+  IF v_dead > 0 THEN CALL lk_lock_dead(v_session, v_now); END IF;
   -- Those who were granted something behind the first can leave without the gate.
   CALL lk_others(p_name, v_now, 0, v_held);
   WHILE v_held DO
@@ -87,12 +92,12 @@ BEGIN
     FROM lk_line WHERE name = p_name;
   IF p_waiting THEN
     SELECT EXISTS (
-      SELECT 1 FROM lk_ticket t LEFT JOIN lk_session s ON s.id = t.session
+      SELECT 1 FROM lk_ticket t FORCE INDEX (lk_ticket_order) LEFT JOIN lk_session s ON s.id = t.session
       WHERE t.name = p_name AND (t.fence >= v_min_fence OR t.fence = 0 AND t.seq >= v_min_seq)
         AND IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) > p_now) INTO o_held;
   ELSE
     CALL lk_bury(p_name, p_now, v_min_fence, v_stay, v_buried);
-    SELECT EXISTS (SELECT 1 FROM lk_ticket WHERE name = p_name AND fence >= v_min_fence) INTO o_held;
+    SELECT EXISTS (SELECT 1 FROM lk_ticket FORCE INDEX (lk_ticket_order) WHERE name = p_name AND fence >= v_min_fence) INTO o_held;
   END IF;
 END
 //
