@@ -400,3 +400,32 @@ async fn overdue(shared: &Shared, care: &Care) {
         care.clock.sleep_until(due).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the stream does not take at once is written on by the connection's task.
+    #[tokio::test]
+    async fn requests_reach_a_server_that_takes_them_slowly_in_their_order() {
+        let (ours, mut theirs) = tokio::io::duplex(64);
+        let (clock, patience) = (Clock::system(), Duration::from_secs(60));
+        let (now, last_zxid) = (clock.now(), Arc::default());
+        let care = Care { clock, patience, ear: Arc::new(|_| {}), last_zxid };
+        let conn = Conn::new(Box::new(ours), care, || {});
+        let short = Request::delete("/a", -1);
+        let mut wanted = short.frame(1);
+        conn.send(&[short], now).unwrap();
+        // Now the connection's task waits for an answer, and nothing else wakes it.
+        tokio::task::yield_now().await;
+        for n in 2..=9 {
+            let request = Request::delete("/longer/than/what/is/taken/at/once", n);
+            wanted.extend(request.frame(n));
+            conn.send(&[request], now).unwrap();
+        }
+        let mut came = vec![0; wanted.len()];
+        let reading = theirs.read_exact(&mut came);
+        tokio::time::timeout(Duration::from_secs(20), reading).await.unwrap().unwrap();
+        assert_eq!(came, wanted);
+    }
+}
