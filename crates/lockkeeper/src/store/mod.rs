@@ -20,6 +20,8 @@
 //!
 //! [`memory::Memory`] is the reference: read it first.
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod doubts;
 mod erased;
 #[cfg(feature = "etcd")]
 pub mod etcd;

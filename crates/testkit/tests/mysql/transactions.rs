@@ -78,6 +78,34 @@ async fn a_transaction_that_cannot_see_how_the_lock_stands_is_refused() {
     keeper.close().await;
 }
 
+/// In an old snapshot a holder that has been renewed since looks dead. The refusal has changed nothing, also
+/// if the transaction is committed all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_transaction_takes_nothing_from_a_holder_that_looks_dead_to_it() {
+    let Some(server) = start() else { return };
+    let ttl = Duration::from_secs(1);
+    let (keeper, mut user) = (testkit::live::keeper(&server, ttl).await, client(&server).await);
+    let held = keeper.lock("a").await.expect("free");
+    let mut tx = user.start_transaction(at(IsolationLevel::RepeatableRead)).await.expect("begun");
+    tx.query_drop("SELECT COUNT(*) FROM lk_session").await.expect("the snapshot is made");
+    let mut witness = client(&server).await;
+    let ends = "SELECT MAX(dead_at) FROM lk_session";
+    let seen = number(&mut witness, ends).await;
+    let now = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+    eventually("the end that was seen has passed", async || {
+        number(&mut witness, now).await > seen + 100_000
+    })
+    .await;
+    let refused = lock_in(&mut tx, "a", Duration::ZERO).await;
+    assert!(matches!(refused, Err(Error::Store(_))), "{refused:?}");
+    tx.commit().await.expect("committed");
+    assert!(held.is_held());
+    assert!(keeper.check(&held.sequencer()).await.expect("an answer"));
+    let other = testkit::live::keeper(&server, ttl).await;
+    assert!(other.lock("a").try_now().await.expect("an answer").is_none());
+    keeper.close().await;
+}
+
 /// A holder is paused between its work and its commit; meanwhile another takes the lock over and
 /// commits. What the first one does then is refused as a whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

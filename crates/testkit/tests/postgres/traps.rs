@@ -273,3 +273,24 @@ async fn who_never_waits_sweeps_all_the_same() {
     keeper.close().await;
     assert_eq!(user.number(dead).await, 0, "closing has swept");
 }
+
+/// A line that nobody has used for a day is forgotten, but not as long as a closed ticket may come to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mark_against_late_copies_outlives_the_sweep() {
+    let Some(server) = start(POSTGRES) else { return };
+    let user = session(&server, 60_000).await;
+    let enter = "SELECT lockkeeper.lk_enter('old', '\\x02', '\\x01', 1, 1, true, '', NULL, 9)";
+    let leave =
+        |stray: u32| format!("SELECT lockkeeper.lk_leave('old', '\\x02', '\\x01', 0, {stray})");
+    user.run(enter).await;
+    user.run(&leave(0)).await;
+    user.run("UPDATE lockkeeper.lk_line SET last = 1").await;
+    user.run(&leave(60_000_000)).await;
+    user.run("UPDATE lockkeeper.lk_meta SET swept = '-infinity'").await;
+    user.run("SELECT lockkeeper.lk_sweep('', 1000000, 100)").await;
+    assert_eq!(user.number("SELECT count(*) FROM lockkeeper.lk_line").await, 1);
+    user.run("UPDATE lockkeeper.lk_line SET closing = '-infinity'").await;
+    user.run("UPDATE lockkeeper.lk_meta SET swept = '-infinity'").await;
+    user.run("SELECT lockkeeper.lk_sweep('', 1000000, 100)").await;
+    assert_eq!(user.number("SELECT count(*) FROM lockkeeper.lk_line").await, 0);
+}

@@ -115,9 +115,11 @@ END
 
 -- Takes the dead out of the granted of a line and ends their sessions. A ticket stays if a user's
 -- transaction has checked it (lk_fence_check), or if its session was renewed just in time: a renewal
--- that is slower than this finds its session over. o_stay is the weight of those that stay.
+-- that is slower than this finds its session over. o_stay is the weight of those that stay; o_alive, how many
+-- of them live.
 CREATE PROCEDURE lk_bury(
-  p_name VARBINARY(512), p_now BIGINT, p_min_fence BIGINT, OUT o_stay BIGINT, OUT o_buried BIGINT)
+  p_name VARBINARY(512), p_now BIGINT, p_min_fence BIGINT, OUT o_stay BIGINT, OUT o_alive BIGINT,
+  OUT o_buried BIGINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_id, v_session BINARY(16);
@@ -129,16 +131,16 @@ BEGIN
       AND IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) <= p_now
     ORDER BY t.session;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
-  SET o_stay = 0, o_buried = 0;
+  SET o_stay = 0, o_alive = 0, o_buried = 0;
   OPEN dead;
   burial: LOOP
     FETCH dead INTO v_id, v_session, v_weight;
     IF v_done THEN LEAVE burial; END IF;
-    SET v_seq = NULL;
+    SET v_seq = NULL, v_over = NULL;
     SELECT seq INTO v_seq FROM lk_ticket WHERE name = p_name AND id = v_id FOR UPDATE SKIP LOCKED;
-    CALL lk_is_over(v_session, 1, p_now, v_over);
-    IF v_seq IS NULL OR v_over IS NOT TRUE THEN
-      SET o_stay = o_stay + v_weight;
+    IF v_seq IS NOT NULL THEN CALL lk_is_over(v_session, 1, p_now, v_over); END IF;
+    IF v_over IS NOT TRUE THEN
+      SET o_stay = o_stay + v_weight, o_alive = o_alive + (v_seq IS NOT NULL);
     ELSE
       DELETE FROM lk_ticket WHERE name = p_name AND id = v_id;
       SET o_buried = o_buried + 1;
@@ -212,7 +214,7 @@ CREATE PROCEDURE lk_settle_others(
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_id, v_session BINARY(16);
-  DECLARE v_last, v_min_fence, v_min_seq, v_low, v_seq, v_stay, v_buried BIGINT;
+  DECLARE v_last, v_min_fence, v_min_seq, v_low, v_seq, v_stay, v_alive, v_buried BIGINT;
   DECLARE v_expires, v_dead_at, v_weight, v_capacity, v_used, v_moves, v_dead BIGINT;
   DECLARE v_over INT;
   SELECT last, min_fence, min_seq INTO v_last, v_min_fence, v_min_seq FROM lk_line WHERE name = p_name;
@@ -228,7 +230,7 @@ BEGIN
   SET io_moves = LEAST(COALESCE(io_moves, v_moves), COALESCE(v_moves, io_moves));
   IF v_dead > 0 THEN
     SET v_capacity = v_stay;
-    CALL lk_bury(p_name, p_now, v_min_fence, v_stay, v_buried);
+    CALL lk_bury(p_name, p_now, v_min_fence, v_stay, v_alive, v_buried);
     SET io_standing = io_standing - v_buried;
     IF v_stay > 0 THEN
       SET io_capacity = v_capacity, io_used = io_used + v_stay, io_moves = p_now + 20000, v_low = v_min_fence;
@@ -282,6 +284,9 @@ CREATE PROCEDURE lk_answer_wait(
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_min_fence, v_min_seq BIGINT;
+  -- All is committed already, so no error may say that nothing was done.
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION
+    SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1180, MESSAGE_TEXT = 'done, but the answer cannot be told';
   SELECT min_fence, min_seq INTO v_min_fence, v_min_seq FROM lk_line WHERE name = p_name;
   SELECT p_what AS what, 0 AS fence,
     (SELECT COUNT(*) FROM lk_gate WHERE name = p_name AND fence > 0)
@@ -429,7 +434,7 @@ leaving: BEGIN
     END IF;
   END IF;
   -- Without the gate nobody can tell whether the ticket is just coming into it.
-  IF v_there OR NOT v_gate AND v_fence IS NULL AND (v_first > 0 OR p_stray > 0) THEN
+  IF v_there OR NOT v_gate AND (v_first > 0 OR p_stray > 0) THEN
     ROLLBACK;
     SELECT 'pinned' AS what, 0 AS fence;
     LEAVE leaving;
@@ -453,6 +458,12 @@ leaving: BEGIN
   ELSE
     IF v_first > 0 THEN
       UPDATE lk_gate SET fence = 0 WHERE name = p_name;
+      -- Two copies of its enter may have put it into both places.
+      SELECT COUNT(*) INTO v_there FROM lk_ticket WHERE name = p_name AND id = p_ticket AND session = p_session;
+      IF v_there THEN
+        DELETE FROM lk_ticket WHERE name = p_name AND id = p_ticket;
+        UPDATE lk_line SET standing = standing - 1 WHERE name = p_name;
+      END IF;
     ELSE
       DELETE FROM lk_ticket WHERE name = p_name AND id = p_ticket;
       UPDATE lk_line SET standing = standing - 1 WHERE name = p_name;

@@ -21,7 +21,6 @@
 
 mod advice;
 pub(super) mod connect;
-mod doubts;
 mod fast;
 mod link;
 mod look;
@@ -40,6 +39,7 @@ pub use tx::{Procedures, fence_check, lock_in};
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
     Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Which,
+    doubts::Doubts,
 };
 use crate::{
     clock::Clock,
@@ -49,7 +49,6 @@ use crate::{
     ticket::{Place, SessionId, TicketId},
 };
 use connect::Plan;
-use doubts::Doubts;
 use fast::Fast;
 use link::Link;
 use mysql_async::{Row, Value};
@@ -338,11 +337,6 @@ impl Mysql {
     }
 }
 
-/// An error after which nobody can tell what was done.
-fn unknown(e: StoreError) -> StoreError {
-    StoreError { outcome: Outcome::Unknown, ..e }
-}
-
 fn name(bytes: &[u8]) -> Option<Name> {
     std::str::from_utf8(bytes).ok().and_then(|name| Name::new(name).ok())
 }
@@ -440,20 +434,10 @@ impl Store for Mysql {
             Err(e) => return Err(e),
         }
         let entered = self.enter_line(&ask).await;
-        match &entered {
-            Ok(Entered::Queued(_)) => self.watch.waits(ask.place.session, ask.place.ticket),
-            Ok(Entered::Granted { .. }) => {}
-            // The caller knows that a copy may be under way.
-            Err(e) if e.outcome == Outcome::Unknown => {}
-            // The copy that got no answer may have come meanwhile, and nobody would know of its ticket.
-            // A contender may come again with the same ticket; who was refused does not.
-            _ if self.doubts.has(ask.place.ticket) => {
-                let (place, stray) = (ask.place.clone(), entered.is_err());
-                self.leave_line(Leave { place, keep: None, stray }).await.map_err(unknown)?;
-            }
-            _ => {}
+        if matches!(entered, Ok(Entered::Queued(_))) {
+            self.watch.waits(ask.place.session, ask.place.ticket);
         }
-        entered
+        self.doubts.tell(KIND, ask.place.ticket, entered)
     }
 
     async fn poll(

@@ -74,7 +74,9 @@ BEGIN
     CALL lk_take(v_name, v_gate);
     SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
     SELECT COUNT(*) INTO v_gone FROM lk_ticket WHERE name = v_name AND session = p_session AND fence = 0;
-    DELETE FROM lk_ticket WHERE name = v_name AND session = p_session AND fence = 0;
+    -- By this index no row is touched that a user's transaction may have.
+    DELETE t FROM lk_ticket t FORCE INDEX (lk_ticket_order)
+      WHERE t.name = v_name AND t.fence = 0 AND t.session = p_session;
     UPDATE lk_line SET standing = standing - v_gone WHERE name = v_name;
     CALL lk_settle(v_name, v_now, v_gate, v_capacity, v_used, v_waits, v_moves, v_drawn);
     COMMIT;
@@ -124,9 +126,12 @@ BEGIN
   sessions: LOOP
     FETCH dead INTO v_session;
     IF v_done THEN LEAVE sessions; END IF;
-    -- What somebody has locked is left for another time.
+    -- What somebody has locked is left for another time, and what lives is left alone.
     CALL lk_is_over(v_session, 1, v_now, v_over);
-    IF v_over IS NULL THEN ITERATE sessions; END IF;
+    IF v_over IS NOT TRUE THEN
+      SET v_done = 0;
+      ITERATE sessions;
+    END IF;
     CALL lk_end(v_session, v_now);
     CALL lk_clear(v_session, v_left);
     IF v_left = 0 THEN

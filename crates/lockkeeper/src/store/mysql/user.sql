@@ -1,5 +1,6 @@
 -- For the users' own transactions: CALL these on any connection, from any language. They begin and
--- commit nothing. They are right in every isolation level; READ COMMITTED refuses least.
+-- commit nothing. READ COMMITTED refuses least; SERIALIZABLE is not for them, because there what is only
+-- read is locked, too.
 --
 -- Refusals are errors, and the transaction should then be rolled back:
 --   LK001  the lock is held by others, and did not come free in time
@@ -66,9 +67,10 @@ BEGIN
     DO SLEEP(0.005);
     CALL lk_now(v_now);
   END LOOP;
+  -- Before anything is written: a refusal does not undo what its procedure has done.
+  IF v_dead > 0 THEN CALL lk_lock_dead(v_session, v_now); END IF;
   UPDATE lk_gate SET last = GREATEST(last + 1, v_now), crowd = 1, fence = 0, session = COALESCE(session, '')
     WHERE name = p_name;
-  IF v_dead > 0 THEN CALL lk_lock_dead(v_session, v_now); END IF;
   -- Those who were granted something behind the first can leave without the gate.
   CALL lk_others(p_name, v_now, 0, v_held);
   WHILE v_held DO
@@ -86,7 +88,7 @@ END
 CREATE PROCEDURE lk_others(p_name VARBINARY(512), p_now BIGINT, p_waiting INT, OUT o_held INT)
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_stay, v_buried BIGINT;
+  DECLARE v_stay, v_alive, v_buried BIGINT;
   DECLARE v_min_fence, v_min_seq BIGINT DEFAULT 0;
   SELECT COALESCE(MAX(min_fence), 1), COALESCE(MAX(min_seq), 0) INTO v_min_fence, v_min_seq
     FROM lk_line WHERE name = p_name;
@@ -96,7 +98,11 @@ BEGIN
       WHERE t.name = p_name AND (t.fence >= v_min_fence OR t.fence = 0 AND t.seq >= v_min_seq)
         AND IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) > p_now) INTO o_held;
   ELSE
-    CALL lk_bury(p_name, p_now, v_min_fence, v_stay, v_buried);
+    CALL lk_bury(p_name, p_now, v_min_fence, v_stay, v_alive, v_buried);
+    IF v_alive THEN
+      -- Its session's row is locked now, and must not be for long.
+      SIGNAL SQLSTATE 'LK002' SET MESSAGE_TEXT = 'the snapshot of the transaction is older than the lock';
+    END IF;
     SELECT EXISTS (SELECT 1 FROM lk_ticket FORCE INDEX (lk_ticket_order) WHERE name = p_name AND fence >= v_min_fence) INTO o_held;
   END IF;
 END

@@ -190,7 +190,8 @@ impl State {
         let (turn, silence) = (tokio::sync::Mutex::new(()), Silence::new(self.clock.now()));
         let mut wire =
             Wire { number, client, task, statements: None, turn, silence: Mutex::new(silence) };
-        if self.plan.hosts().len() > 1 && wire.is_replica().await {
+        // The first time the schema's own words are better.
+        if (self.plan.hosts().len() > 1 || number > 1) && wire.is_replica().await {
             return Err(unreachable(format!("{host}:{port} is a replica")));
         }
         let pooled = match self.plan.pooler {
@@ -279,6 +280,16 @@ impl Link {
         values: Values<'_>,
         repeat: Repeat,
     ) -> StoreResult<Vec<Row>> {
+        self.call_doubting(call, values, repeat).await.0
+    }
+
+    /// The same, and whether a copy of the request that got no answer may still be carried out.
+    pub(super) async fn call_doubting(
+        &self,
+        call: &Call,
+        values: Values<'_>,
+        repeat: Repeat,
+    ) -> (StoreResult<Vec<Row>>, bool) {
         let clock = &self.0.clock;
         let until = clock.now() + PERSIST;
         let mut pause = PAUSE;
@@ -286,7 +297,7 @@ impl Link {
         let mut outcome = Outcome::NotApplied;
         loop {
             let mut e = match self.once(call, values).await {
-                Ok(rows) => return Ok(rows),
+                Ok(rows) => return (Ok(rows), outcome == Outcome::Unknown),
                 Err(e) => e,
             };
             if outcome == Outcome::NotApplied {
@@ -296,7 +307,7 @@ impl Link {
             let harmless = repeat != Repeat::Refused || outcome == Outcome::NotApplied;
             let harmless = harmless && !(repeat == Repeat::Unblocked && is_blocked(&e));
             if !e.is_transient() || !harmless || clock.now() >= until {
-                return Err(e);
+                return (Err(e), outcome == Outcome::Unknown);
             }
             clock.sleep(jittered(pause, 2)).await;
             pause = (pause * 2).min(PAUSE_MOST);
@@ -329,7 +340,10 @@ impl Link {
             Ok(answer) => {
                 waiting.answered();
                 answer.map_err(|e| {
-                    if e.is_closed() || e.as_db_error().is_none_or(is_fatal) {
+                    // One that only reads was made a replica, or is reached by mistake: another may
+                    // have taken over under the same name, which only a new connection finds.
+                    let reads = e.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION);
+                    if e.is_closed() || e.as_db_error().is_none_or(is_fatal) || reads {
                         self.0.give_up(number);
                     }
                     error(e)

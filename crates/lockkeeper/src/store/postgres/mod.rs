@@ -38,7 +38,7 @@ pub use tx::{Schema, fence_check, lock_in};
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LOOK_MAX, Leave, Left,
     Look, Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Wait, Which,
-    url::StoreUrl,
+    doubts::Doubts, url::StoreUrl,
 };
 use crate::{
     clock::{Clock, Moment},
@@ -92,6 +92,7 @@ pub struct Postgres {
     tickets: Mutex<HashMap<SessionId, HashSet<(Name, TicketId)>>>,
     /// Lines that somebody else's transaction sits on, and until when that is believed.
     blocked: Mutex<HashMap<Name, Moment>>,
+    doubts: Doubts,
     /// The server's clock less ours, in microseconds, as last seen.
     offset: AtomicI64,
     /// How many renewals there were, all sessions together.
@@ -133,6 +134,7 @@ impl Postgres {
             tickets: Mutex::default(),
             blocked: Mutex::default(),
             offset: AtomicI64::new(0),
+            doubts: Doubts::default(),
             renewed: AtomicU64::new(0),
             swept: Mutex::default(),
         };
@@ -281,7 +283,11 @@ impl Postgres {
         ];
         let repeat = if queue { Repeat::Always } else { Repeat::Unblocked };
         let call = if self.pooled { &self.calls.enter_pooled } else { &self.calls.enter };
-        self.requests.call(call, values, repeat).await
+        let (answer, doubted) = self.requests.call_doubting(call, values, repeat).await;
+        if doubted {
+            self.doubts.note(&ask.place);
+        }
+        answer
     }
 
     fn stand(answer: Answer<'_>) -> StoreResult<Stand> {
@@ -402,6 +408,7 @@ impl Store for Postgres {
         let Place { session, name, ticket } = &ask.place;
         self.tickets().entry(*session).or_default().insert((name.clone(), *ticket));
         let entered = self.try_enter(&ask).await;
+        let entered = self.doubts.tell(KIND, *ticket, entered);
         let nothing_left = match &entered {
             Ok(entered) => matches!(entered, Entered::Busy(_)),
             Err(e) => e.outcome == Outcome::NotApplied,
@@ -462,6 +469,7 @@ impl Store for Postgres {
     }
 
     async fn leave(&self, ask: Leave) -> StoreResult<Left> {
+        let ask = Leave { stray: ask.stray || self.doubts.has(ask.place.ticket), ..ask };
         let Place { session, name, ticket } = &ask.place;
         let (ticket_id, session_id) = (ticket.to_bytes(), session.to_bytes());
         let keep = micros(ask.keep.unwrap_or_default());
@@ -475,6 +483,7 @@ impl Store for Postgres {
         };
         let row = one(&rows)?;
         self.forget_ticket(&ask.place);
+        self.doubts.settle(*ticket);
         if get(row, "o_alone")? {
             self.sinks.freed(name);
             return Ok(Left::Released);
@@ -552,6 +561,7 @@ impl Store for Postgres {
     }
 
     fn forget(&self, session: SessionId) {
+        self.doubts.forget(session);
         self.tickets().remove(&session);
         self.sinks.lock().remove(&session);
     }

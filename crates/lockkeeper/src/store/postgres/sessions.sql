@@ -156,7 +156,7 @@ BEGIN
   DELETE FROM lockkeeper.lk_line WHERE name IN (
     SELECT l.name FROM lockkeeper.lk_line l
      WHERE l.name > p_after AND l.name <= o_next AND l.others = 0 AND l.id IS NULL
-       AND l.last < lockkeeper.lk_micros(v_now) - p_idle
+       AND l.last < lockkeeper.lk_micros(v_now) - p_idle AND l.closing < v_now
      FOR UPDATE OF l SKIP LOCKED);
   o_next := coalesce(o_next, '');
 END $$;
