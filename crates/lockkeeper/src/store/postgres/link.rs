@@ -196,7 +196,7 @@ impl State {
         }
         let pooled = match self.plan.pooler {
             Some(pooled) => pooled,
-            None => wire.seen_port().await.map_err(refused)? != Some(i32::from(our_port)),
+            None => wire.seen_ports().await.map_err(refused)? != Some((our_port, port)),
         };
         if !pooled {
             wire.client.batch_execute(SETTINGS).await.map_err(refused)?;
@@ -442,10 +442,16 @@ impl Wire {
         self.silence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The port from which the server sees us come. If it is not ours, somebody stands in between.
-    async fn seen_port(&self) -> Result<Option<i32>, tokio_postgres::Error> {
-        let rows = self.client.query_typed("SELECT inet_client_port()", &[]).await?;
-        rows.first().map_or(Ok(None), |row| row.try_get(0))
+    /// The ports from which and at which the server sees us come. If they are not ours, somebody stands in
+    /// between; the first alone can be the same by chance.
+    async fn seen_ports(&self) -> Result<Option<(u16, u16)>, tokio_postgres::Error> {
+        let sql = "SELECT inet_client_port(), inet_server_port()";
+        let rows = self.client.query_typed(sql, &[]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let port = |at: usize| -> Result<Option<u16>, tokio_postgres::Error> {
+            Ok(row.try_get::<_, Option<i32>>(at)?.and_then(|port| u16::try_from(port).ok()))
+        };
+        Ok(port(0)?.zip(port(1)?))
     }
 
     async fn is_replica(&self) -> bool {
