@@ -434,8 +434,18 @@ impl Store for Mysql {
             Err(e) => return Err(e),
         }
         let entered = self.enter_line(&ask).await;
-        if matches!(entered, Ok(Entered::Queued(_))) {
-            self.watch.waits(ask.place.session, ask.place.ticket);
+        match &entered {
+            Ok(Entered::Queued(_)) => self.watch.waits(ask.place.session, ask.place.ticket),
+            // A copy that got no answer may have come meanwhile. The ticket is not closed, because a
+            // contender may come again with it; what comes later is found when all tickets are compared,
+            // as they are after every break.
+            Ok(Entered::Busy(_)) if self.doubts.has(ask.place.ticket) => {
+                let leave = Leave { place: ask.place.clone(), keep: None, stray: false };
+                let unknown = |e| StoreError { outcome: Outcome::Unknown, ..e };
+                self.leave_line(leave).await.map_err(unknown)?;
+                return entered;
+            }
+            _ => {}
         }
         self.doubts.tell(KIND, ask.place.ticket, entered)
     }

@@ -55,8 +55,14 @@ BEGIN
       IF v_got IS NOT NULL THEN LEAVE waiting; END IF;
       SELECT last <> v_seen OR v_fresh INTO v_fresh FROM lk_gate WHERE name = p_name;
       IF NOT v_fresh THEN
-        SELECT last INTO v_got FROM lk_gate WHERE name = p_name FOR UPDATE SKIP LOCKED;
-        IF v_got IS NOT NULL THEN SET v_seen = NULL; END IF;
+        -- Looks at the row as it is now, and fits none, so that in READ COMMITTED it is let go again. Who
+        -- does not see the same without a lock has an old snapshot.
+        SET @lk_last = NULL;
+        SELECT last INTO v_got FROM lk_gate WHERE name >= p_name AND name <= p_name
+          AND (@lk_last := last) < 0 FOR UPDATE SKIP LOCKED;
+        IF @lk_last <> v_seen THEN
+          SELECT IF(last >= @lk_last, last, NULL) INTO v_seen FROM lk_gate WHERE name = p_name;
+        END IF;
       END IF;
     END IF;
     IF v_seen IS NULL THEN
