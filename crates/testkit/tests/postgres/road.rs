@@ -7,7 +7,6 @@ use lockkeeper::{Error, Keeper, Outcome};
 use servers::{POSTGRES, Running, Way};
 use std::{net::TcpListener, time::Duration};
 use testkit::world::{eventually, soon};
-use tokio::{net::TcpStream, sync::watch};
 
 const SHORT: Duration = Duration::from_secs(1);
 
@@ -16,58 +15,20 @@ fn url(server: &Running, port: u16) -> String {
     format!("{there}?pooler=false")
 }
 
-/// A way on which all present connections can go dead without a word, while new ones are good.
-struct Road {
-    port: u16,
-    era: watch::Sender<u64>,
-}
-
-impl Road {
-    async fn to(server: u16) -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        let era = watch::Sender::new(0);
-        let seen = era.subscribe();
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(carry(client, server, seen.clone()));
-            }
-        });
-        Self { port, era }
-    }
-
-    fn stall(&self) {
-        self.era.send_modify(|era| *era += 1);
-    }
-}
-
-async fn carry(mut client: TcpStream, server: u16, mut era: watch::Receiver<u64>) {
-    let born = *era.borrow_and_update();
-    let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else { return };
-    tokio::select! {
-        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
-        () = ended(&mut era, born) => std::future::pending().await,
-    }
-}
-
-async fn ended(era: &mut watch::Receiver<u64>, born: u64) {
-    let _ = era.wait_for(|now| *now != born).await;
-}
-
 /// The renewals' connection is cut off like the others and carries nothing but renewals that are each
 /// given up soon: it must be left all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_hang_are_left() {
     let Some(server) = start(POSTGRES) else { return };
-    let road = Road::to(server.ports()[0]).await;
-    let keeper = Keeper::builder().ttl(SHORT).connect(&url(&server, road.port)).await;
+    let way = Way::to(server.ports()[0]).expect("a way");
+    let keeper = Keeper::builder().ttl(SHORT).connect(&url(&server, way.port())).await;
     let keeper = keeper.expect("the server answers");
     let before = keeper.lock("a").await.expect("free");
     let user = User::of(&server).await;
     let renewed = "SELECT count(*) FROM pg_stat_activity \
                    WHERE query LIKE '%lk_renew($1)%' AND pid <> pg_backend_pid()";
     eventually("a renewal", async || user.number(renewed).await == 1).await;
-    road.stall();
+    way.silence();
     soon("the loss", before.lost()).await;
     eventually("a lock that lasts", async || {
         let Ok(guard) = keeper.lock("b").wait(TTL * 5).await else { return false };
