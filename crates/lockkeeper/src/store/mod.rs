@@ -36,6 +36,8 @@ pub mod redis;
 pub mod redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "_tls")]
+mod tls;
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 mod together;
 pub(crate) mod url;

@@ -86,6 +86,18 @@ impl StoreUrl {
         Some(self.options.swap_remove(at).1)
     }
 
+    #[cfg(feature = "_network")]
+    pub(crate) fn flag(&mut self, option: &str) -> Result<Option<bool>> {
+        match self.take(option).as_deref() {
+            None => Ok(None),
+            Some("true") => Ok(Some(true)),
+            Some("false") => Ok(Some(false)),
+            Some(other) => {
+                Err(Error::Url(format!("option {option}={other} is neither true nor false")))
+            }
+        }
+    }
+
     pub(crate) fn take_duration(&mut self, option: &str) -> Result<Option<Duration>> {
         let Some(text) = self.take(option) else { return Ok(None) };
         match humantime::parse_duration(&text) {

@@ -149,7 +149,8 @@ async fn one_renewal_serves_a_thousand_locks(w: World) -> Verdict {
     let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
     let mut guards = Vec::new();
     for i in 0..1_000 {
-        guards.push(keeper.lock(format!("name {i}")).try_now().await?.expect("free"));
+        // Not a try: of a thousand, one may meet a slow server.
+        guards.push(keeper.lock(format!("name {i}")).await?);
     }
     let (began, before) = (std::time::Instant::now(), tap.count(Op::Renew));
     eventually("two more renewals", async || tap.count(Op::Renew) >= before + 2).await;

@@ -14,13 +14,14 @@ use super::{
         LeaseTimeToLiveResponse, RangeRequest, RangeResponse, StatusRequest, StatusResponse,
         TxnRequest, TxnResponse, WatchRequest, WatchResponse,
     },
+    wire::{Endpoint, Wire},
 };
 use crate::{
     clock::{Clock, Moment},
     error::{Outcome, StoreError, Trouble},
     store::StoreResult,
 };
-use http::uri::PathAndQuery;
+use http::uri::{InvalidUri, PathAndQuery};
 use prost::Message;
 use std::{
     future::Future,
@@ -29,12 +30,7 @@ use std::{
 };
 use tokio::sync::watch;
 use tokio_stream::{Stream, StreamExt as _};
-use tonic::{
-    Request, Status, Streaming,
-    client::Grpc,
-    metadata::MetadataValue,
-    transport::{Channel, Endpoint},
-};
+use tonic::{Request, Streaming, client::Grpc, metadata::MetadataValue};
 use tonic_prost::ProstCodec;
 
 /// For how long a request may take, all attempts together.
@@ -71,7 +67,8 @@ pub(super) struct Told<A> {
 
 pub(super) struct Client {
     clock: Clock,
-    endpoints: Vec<Channel>,
+    /// The endpoints, each behind what its requests begin with.
+    endpoints: Vec<Grpc<Wire>>,
     /// Which endpoint is used now; it only grows, and counts around.
     turn: watch::Sender<usize>,
     login: Login,
@@ -85,19 +82,25 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(
-        endpoints: &[Endpoint],
+        endpoints: impl IntoIterator<Item = Endpoint>,
         credentials: Option<Credentials>,
         clock: Clock,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, InvalidUri> {
+        let grpc = |endpoint: Endpoint| -> Result<_, InvalidUri> {
+            let origin = endpoint.origin()?;
+            let grpc = Grpc::with_origin(Wire::new(endpoint, clock.clone()), origin);
+            Ok(grpc.max_decoding_message_size(ANSWER_MAX))
+        };
+        let endpoints = endpoints.into_iter().map(grpc).collect::<Result<_, _>>()?;
+        Ok(Self {
             clock,
-            endpoints: endpoints.iter().map(Endpoint::connect_lazy).collect(),
+            endpoints,
             turn: watch::Sender::new(0),
             login: Login::new(credentials),
             cluster: AtomicU64::new(0),
             highest: AtomicI64::new(0),
             restored: AtomicBool::new(false),
-        }
+        })
     }
 
     /// The cluster that we speak with.
@@ -119,14 +122,13 @@ impl Client {
     }
 
     /// Which endpoint is used, and its connection.
-    fn current(&self) -> (usize, Grpc<Channel>) {
+    fn current(&self) -> (usize, Grpc<Wire>) {
         let turn = *self.turn.borrow();
         (turn, self.grpc(turn))
     }
 
-    fn grpc(&self, turn: usize) -> Grpc<Channel> {
-        let channel = self.endpoints[turn % self.endpoints.len()].clone();
-        Grpc::new(channel).max_decoding_message_size(ANSWER_MAX)
+    fn grpc(&self, turn: usize) -> Grpc<Wire> {
+        self.endpoints[turn % self.endpoints.len()].clone()
     }
 
     /// Ends when another endpoint is used than the one of this turn.
@@ -219,13 +221,9 @@ impl Client {
         let mut watch = Watchman { client: self, turn, sent: self.clock.now(), done: false };
         let left = end.saturating_since(watch.sent);
         let patience = if self.endpoints.len() > 1 { left.min(ATTEMPT) } else { left };
-        let answer = tokio::time::timeout(patience, async {
-            grpc.ready().await.map_err(|e| Status::from_error(e.into()))?;
-            let path = PathAndQuery::from_static(path);
-            let codec = ProstCodec::<Q, A>::default();
-            grpc.unary(self.request(path.path(), ask), path, codec).await
-        });
-        let answer = match answer.await {
+        let (request, codec) = (self.request(path, ask), ProstCodec::<Q, A>::default());
+        let answer = grpc.unary(request, PathAndQuery::from_static(path), codec);
+        let answer = match tokio::time::timeout(patience, answer).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) => Err(error::of(status)),
             Err(_) => Err(error::silence(patience)),
@@ -459,12 +457,8 @@ impl Client {
         A: Message + Default + 'static,
     {
         let mut grpc = self.grpc(turn);
-        let opened = async {
-            grpc.ready().await.map_err(|e| Status::from_error(e.into()))?;
-            let path = PathAndQuery::from_static(path);
-            let asks = self.request(path.path(), asks);
-            grpc.streaming(asks, path, ProstCodec::<Q, A>::default()).await
-        };
+        let (request, codec) = (self.request(path, asks), ProstCodec::<Q, A>::default());
+        let opened = grpc.streaming(request, PathAndQuery::from_static(path), codec);
         Ok(opened.await.map_err(error::of)?.into_inner())
     }
 }

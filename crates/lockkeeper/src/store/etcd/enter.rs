@@ -7,7 +7,7 @@ use super::{
     Etcd, KIND, Nature,
     keys::Seats,
     ops,
-    proto::{Compare, Headed as _, RangeRequest, RangeResponse, TxnRequest, TxnResponse},
+    proto::{Compare, Headed as _, RangeRequest, RequestOp, TxnRequest, TxnResponse},
     row::{Row, State},
     sessions::{Known, tag},
     standing::Queue,
@@ -18,6 +18,7 @@ use crate::{
     store::{Enter, Entered, Leave, Manner, Stand, StoreResult, Wait},
     ticket::{Mode, Place},
 };
+use std::collections::HashSet;
 
 /// A line that is not longer is read together with the write.
 const SHORT: i64 = 64;
@@ -62,12 +63,12 @@ impl Etcd {
             Some(known) => known.lease,
             None => self.roomy_lease(session).await?,
         };
-        let seats = self.keys.seats(name, ask.mode, *ticket, tag(session));
         let (entered, note) = (self.wall_ms(), ask.note);
         let row = Row { ticket: *ticket, edit: 0, state: State::AtOnce, entered, owner, note };
         let known = Known {
             name: name.clone(),
-            key: seats.slot.clone(),
+            key: Vec::new(),
+            slot: None,
             mode: ask.mode,
             lease,
             created: None,
@@ -77,11 +78,16 @@ impl Etcd {
             long: false,
             edit: 0,
         };
-        self.sessions.with(session, |life| {
-            if !life.tickets.contains_key(ticket) {
-                life.attach(session, *ticket, known);
+        let seats = |slot| self.keys.seats(name, ask.mode, (*ticket, slot), tag(session));
+        let seats = self.sessions.with(session, |life| {
+            let known = life.attach(session, *ticket, known);
+            let seats = seats(known.slot);
+            if known.key.is_empty() {
+                known.key.clone_from(&seats.slot);
             }
+            seats
         });
+        let Some(seats) = seats else { return Err(StoreError::session_over(KIND)) };
         let (place, mut traces) = (&ask.place, Traces::default());
         let put = Ask { place, mode: ask.mode, seats, lease, row };
         let entered = self.put(&put, ask.manner, &mut traces).await;
@@ -105,23 +111,37 @@ impl Etcd {
     ) -> StoreResult<Entered> {
         // The revision of whoever stands in the ticket's slot, and the condition for a grant.
         let (mut taken, mut guard) = (None, Guard::Free);
+        let Place { session, name, .. } = ask.place;
+        let mut free = self.sessions.with(*session, |life| life.was_free(name)) == Some(true);
         for _ in 0..TRIES {
-            let answer = self.send(self.transaction(ask, manner, guard, taken), traces).await?;
+            let mut txn = self.transaction(ask, manner, guard, taken);
+            let brief = manner == Manner::Queue && std::mem::take(&mut free);
+            if brief {
+                txn.failure.clear();
+            }
+            let answer = self.send(txn, traces).await?;
             let revision = answer.revision();
+            self.sessions.with(*session, |life| life.found_free(name, answer.succeeded));
             if answer.succeeded {
                 self.note_key(ask, taken);
                 return Ok(self.granted(ask.place, revision, revision));
             }
-            let mut answers = ops::Answers::of(answer);
+            if brief {
+                continue;
+            }
+            let (mut revision, mut answers) = (revision, ops::Answers::of(answer));
             if manner == Manner::Queue {
                 let inner = answers.txn()?;
                 if inner.succeeded {
                     traces.written = true;
                     self.note_key(ask, taken);
-                    let line = ops::Answers::of(inner).skip().range()?;
-                    return self.queued(ask, revision, line, traces).await;
+                    let answers = ops::Answers::of(inner);
+                    return self.queued(ask, revision, answers, traces).await;
                 }
-                answers = ops::Answers::of(inner);
+                // That is rare, so the reasons have a request of their own.
+                let reads = TxnRequest { success: self.reasons(ask), ..TxnRequest::default() };
+                let answer = self.client.txn(reads, Nature::Repeatable).await?;
+                (revision, answers) = (answer.revision(), ops::Answers::of(answer));
             }
             match self.refused(ask, manner, answers, revision, traces).await? {
                 Refused::Told(entered) => return Ok(entered),
@@ -157,7 +177,8 @@ impl Etcd {
         Ok(told.answer)
     }
 
-    /// Puts the ticket if `guard` holds; if it does not, reads what there is, or stands in line.
+    /// Puts the ticket if `guard` holds; if it does not, reads what there is, or stands in line. Every byte
+    /// of it goes through the cluster's log.
     ///
     /// The guard leaves no room for a ticket of another capacity. That the lease is there is checked by
     /// the put itself; if it is not the session's first one, the session has to be there too.
@@ -171,34 +192,40 @@ impl Etcd {
         let Place { session, name, ticket } = ask.place;
         let first = self.keys.shard(tag(*session), 0);
         let closed = self.keys.closed(tag(*session), *ticket);
-        let mut compare = vec![ops::absent(&closed)];
-        compare.extend((ask.lease != tag(*session)).then(|| ops::exists(&first)));
+        let mut allowed = vec![ops::absent(&closed)];
+        allowed.extend((ask.lease != tag(*session)).then(|| ops::exists(&first)));
+        let mut compare = allowed.clone();
         compare.extend(self.guard(ask, guard, taken));
-        let mut allowed = vec![ops::exists(&first), ops::absent(&closed)];
-        allowed.extend(nowhere(&ask.seats, taken));
-        allowed.extend(self.keys.of_other_capacity(name, ask.mode).iter().map(ops::empty));
-        let line = RangeRequest { limit: SHORT, ..ops::all(&self.keys.line(name)) };
-        let reads = vec![
-            ops::range(RangeRequest { keys_only: true, ..ops::one(&first) }),
-            ops::range(RangeRequest { keys_only: true, ..ops::one(&closed) }),
-            ops::range(ops::one(&ask.seats.slot)),
-            ops::range(ops::one(&ask.seats.own)),
-            ops::range(line.clone()),
-        ];
         let put = |state| {
             let row = Row { state, ..ask.row.clone() };
             let value = if self.keys.is_raw() { row.note } else { row.write() };
             ops::put(ask.key(taken), value, ask.lease)
         };
         let failure = match manner {
-            Manner::Contend => reads,
-            Manner::Queue => vec![ops::txn(TxnRequest {
-                compare: allowed,
-                success: vec![put(State::Queued), ops::range(line)],
-                failure: reads,
-            })],
+            Manner::Contend => self.reasons(ask),
+            Manner::Queue => {
+                allowed.extend(nowhere(&ask.seats, taken));
+                let others = self.keys.of_other_capacity(name, ask.mode);
+                allowed.extend(others.iter().map(ops::empty));
+                let mut success = vec![put(State::Queued)];
+                success.extend(before(ops::all(&self.keys.line(name)), ask.mode));
+                vec![ops::txn(TxnRequest { compare: allowed, success, failure: Vec::new() })]
+            }
         };
         TxnRequest { compare, success: vec![put(State::AtOnce)], failure }
+    }
+
+    /// What to read to know why a ticket was not put: see [`refused`](Self::refused).
+    fn reasons(&self, ask: &Ask<'_>) -> Vec<RequestOp> {
+        let Place { session, name, ticket } = ask.place;
+        let only_key = |key: &[u8]| RangeRequest { keys_only: true, ..ops::one(key) };
+        vec![
+            ops::range(only_key(&self.keys.shard(tag(*session), 0))),
+            ops::range(only_key(&self.keys.closed(tag(*session), *ticket))),
+            ops::range(ops::one(&ask.seats.slot)),
+            ops::range(ops::one(&ask.seats.own)),
+            ops::range(short(ops::all(&self.keys.line(name)))),
+        ]
     }
 
     fn guard(&self, ask: &Ask<'_>, guard: Guard, taken: Option<i64>) -> Vec<Compare> {
@@ -238,16 +265,17 @@ impl Etcd {
         &self,
         ask: &Ask<'_>,
         revision: i64,
-        line: RangeResponse,
+        mut answers: ops::Answers,
         traces: &mut Traces,
     ) -> StoreResult<Entered> {
         let place = ask.place;
-        let length = usize::try_from(line.count).unwrap_or(0);
-        self.sessions.with(place.session, |life| {
-            if let Some(known) = life.tickets.get_mut(&place.ticket) {
-                known.born(revision);
-                known.long = line.count > SHORT;
-            }
+        let mut line = answers.skip().range()?;
+        let (length, long) = (usize::try_from(line.count).unwrap_or(0), line.count > SHORT);
+        let key = self.sessions.with(place.session, |life| {
+            let known = life.tickets.get_mut(&place.ticket)?;
+            known.born(revision);
+            known.long = long;
+            Some(known.key.clone())
         });
         if length > LINE_MAX {
             let (place, stray) = (place.clone(), traces.stray);
@@ -256,11 +284,20 @@ impl Etcd {
             let what = format!("{LINE_MAX} tickets stand in the line already");
             return Err(StoreError::not_applied(KIND, Trouble::Full, what));
         }
-        if line.count > SHORT {
+        if ask.mode == Mode::Exclusive {
+            let known: HashSet<Vec<u8>> = line.kvs.iter().map(|kv| kv.key.clone()).collect();
+            let last = answers.range()?.kvs.into_iter();
+            line.kvs.extend(last.filter(|kv| !known.contains(&kv.key)));
+        } else if long {
             return self.stand_again(place).await;
         }
-        let queue = Queue::read(&self.keys, &place.name, line.kvs);
-        Ok(entered(self.verdict(place, &queue, revision)))
+        let mut queue = Queue::read(&self.keys, &place.name, line.kvs);
+        queue.name(&key.flatten().unwrap_or_default(), revision, place.ticket);
+        match entered(self.verdict(place, &queue, revision)) {
+            // All others were there before.
+            Entered::Queued(wait) => Ok(Entered::Queued(Wait { ahead: length - 1, ..wait })),
+            entered => Ok(entered),
+        }
     }
 
     /// How a ticket stands, by a read of its own.
@@ -332,6 +369,21 @@ impl Etcd {
         let wait = Wait { ahead: usize::try_from(line.count).unwrap_or(0), ..queue.wait(0, 0) };
         Ok(Refused::Told(Entered::Busy(wait)))
     }
+}
+
+/// What a ticket that comes last has to know of its line. Who needs the line for himself waits for the
+/// one right before him, and is told who is the first; of a long line that is little.
+fn before(line: RangeRequest, mode: Mode) -> Vec<RequestOp> {
+    match mode {
+        Mode::Exclusive => {
+            vec![ops::range(ops::first(line.clone())), ops::range(ops::last(line, 2))]
+        }
+        Mode::Shared | Mode::Permits { .. } => vec![ops::range(line)],
+    }
+}
+
+fn short(line: RangeRequest) -> RangeRequest {
+    RangeRequest { limit: SHORT, ..line }
 }
 
 /// Why nothing was written.

@@ -1,9 +1,9 @@
 //! What etcd's errors mean for a lock.
 
-use super::KIND;
+use super::{KIND, wire::Unsent};
 use crate::error::{Outcome, StoreError, Trouble};
 use std::{error::Error as _, time::Duration};
-use tonic::{Code, ConnectError, Status};
+use tonic::{Code, Status};
 
 /// A request that failed, and what can be done about it.
 pub(super) struct Failure {
@@ -65,7 +65,7 @@ fn trouble(code: Code, text: &str) -> Trouble {
 fn never_sent(status: &Status) -> bool {
     let mut below = status.source();
     while let Some(e) = below {
-        if e.is::<ConnectError>() {
+        if e.is::<Unsent>() {
             return true;
         }
         below = e.source();

@@ -33,6 +33,7 @@ mod sessions;
 mod show;
 mod standing;
 mod watch;
+mod wire;
 
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,

@@ -4,9 +4,9 @@ use super::{
     error::nonsense,
     keys::Span,
     proto::{
-        Compare, CompareResult, CompareTarget, CompareWith, DeleteRangeRequest, PutRequest,
-        RangeRequest, RangeResponse, Request, RequestOp, Response, ResponseOp, TxnRequest,
-        TxnResponse,
+        ASCENDING, BY_CREATION, Compare, CompareResult, CompareTarget, CompareWith, DESCENDING,
+        DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, Request, RequestOp, Response,
+        ResponseOp, TxnRequest, TxnResponse,
     },
 };
 use crate::store::StoreResult;
@@ -92,6 +92,18 @@ pub(super) fn one(key: &[u8]) -> RangeRequest {
 pub(super) fn all(span: &Span) -> RangeRequest {
     let (key, range_end) = (span.from.clone(), span.to.clone());
     RangeRequest { key, range_end, ..RangeRequest::default() }
+}
+
+/// Of what this asks for, only what was created first.
+pub(super) fn first(ask: RangeRequest) -> RangeRequest {
+    let (sort_order, sort_target) = (ASCENDING, BY_CREATION);
+    RangeRequest { sort_order, sort_target, limit: 1, ..ask }
+}
+
+/// Of what this asks for, only the keys that were created last.
+pub(super) fn last(ask: RangeRequest, limit: i64) -> RangeRequest {
+    let (sort_order, sort_target) = (DESCENDING, BY_CREATION);
+    RangeRequest { sort_order, sort_target, limit, keys_only: true, ..ask }
 }
 
 /// Takes a transaction's answers apart, one after the other.

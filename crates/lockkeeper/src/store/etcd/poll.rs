@@ -11,7 +11,7 @@ use crate::{
     error::StoreError,
     name::Name,
     store::{Stand, StoreResult, Which, together},
-    ticket::{Place, SessionId, TicketId},
+    ticket::{Mode, Place, SessionId, TicketId},
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -118,7 +118,8 @@ impl Etcd {
     /// A ticket whose turn may have come, as a watch has told, looks for its grant at the member that told,
     /// and no majority is asked. What is there was committed: whoever stood before the ticket is gone for
     /// good, and the ticket was there after that. What is old only says to wait on, and from there on
-    /// is watched; but that the ticket is gone is not believed.
+    /// is watched; but that the ticket is gone is not believed. Who needs the line for himself only looks
+    /// who is its first.
     async fn answer_the_call(
         &self,
         session: SessionId,
@@ -132,7 +133,15 @@ impl Etcd {
             return None;
         }
         let place = Place { session, name: name.clone(), ticket };
-        let line = self.client.glance(self.ask(session, name, ticket)).await.ok()?;
+        let ask = self.ask(session, name, ticket);
+        let known = self.sessions.with(session, |life| life.tickets.get(&ticket).cloned());
+        let ask = match known.flatten() {
+            Some(Known { mode: Mode::Exclusive, created: Some(_), fence: None, .. }) => {
+                RangeRequest { keys_only: true, ..ops::first(ask) }
+            }
+            _ => ask,
+        };
+        let line = self.client.glance(ask).await.ok()?;
         let revision = line.revision();
         let queue = self.named(&place, line);
         queue.own(ticket, tag(session))?;

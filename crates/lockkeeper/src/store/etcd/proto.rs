@@ -42,6 +42,10 @@ pub(super) struct RangeRequest {
     pub(super) limit: i64,
     #[prost(int64, tag = "4")]
     pub(super) revision: i64,
+    #[prost(int32, tag = "5")]
+    pub(super) sort_order: i32,
+    #[prost(int32, tag = "6")]
+    pub(super) sort_target: i32,
     /// Whatever the member itself has: it may be old.
     #[prost(bool, tag = "7")]
     pub(super) serializable: bool,
@@ -50,6 +54,13 @@ pub(super) struct RangeRequest {
     #[prost(int64, tag = "13")]
     pub(super) max_create_revision: i64,
 }
+
+/// A [`RangeRequest::sort_order`].
+pub(super) const ASCENDING: i32 = 1;
+/// A [`RangeRequest::sort_order`].
+pub(super) const DESCENDING: i32 = 2;
+/// A [`RangeRequest::sort_target`].
+pub(super) const BY_CREATION: i32 = 2;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct RangeResponse {

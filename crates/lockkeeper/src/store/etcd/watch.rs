@@ -1,8 +1,9 @@
 //! Wake-ups: one stream of watches for each session.
 //!
-//! A waiter watches the key that it waits for and its own; the holder of permits watches its line.
+//! A waiter watches the key that it waits for and its own; who waits for permits watches its line.
 //! A watch begins where the read ended that found the ticket waiting, so nothing falls between the
-//! two. The session's mailbox, where evictions are told, is watched all the time. When the stream
+//! two. What is not urgent waits for a moment: a watch of one's own key, and the end of a watch that has
+//! served, since keys are used again. A lock that goes round quickly goes round without either. The session's mailbox, where evictions are told, is watched all the time. When the stream
 //! breaks nothing is resumed: the core polls, and every poll watches anew.
 
 use super::{
@@ -16,16 +17,19 @@ use super::{
     standing::Blocker,
 };
 use crate::{
+    clock::Moment,
     error::{StoreError, Trouble},
     store::{Hints, StoreResult},
     ticket::{SessionId, TicketId},
 };
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 use tokio_stream::{StreamExt as _, wrappers::UnboundedReceiverStream};
 
 /// The id of the watch on the session's mailbox.
 const MAILBOX: i64 = 1;
+/// How long what is not urgent may wait.
+const LATER: Duration = Duration::from_millis(100);
 
 /// Tells a session's stream what to watch.
 pub(super) struct Ear(mpsc::UnboundedSender<Wish>);
@@ -71,11 +75,35 @@ enum Meaning {
     Moved(TicketId),
 }
 
+impl Meaning {
+    fn ticket(self) -> TicketId {
+        let (Self::MayGo(ticket) | Self::Ended(ticket) | Self::Moved(ticket)) = self;
+        ticket
+    }
+}
+
 #[derive(Default)]
 struct Watches {
     last: i64,
-    meanings: HashMap<i64, Meaning>,
+    all: HashMap<i64, Watched>,
     tickets: HashMap<TicketId, Waiting>,
+    /// Who does not watch its own key yet.
+    bare: Vec<TicketId>,
+    /// Watches that have served, by their keys: the next one may want the same.
+    spare: HashMap<Vec<u8>, i64>,
+    /// Watches that nobody needs any more.
+    spent: Vec<i64>,
+}
+
+struct Watched {
+    /// `None` for a whole line.
+    key: Option<Vec<u8>>,
+    /// `None` if it is spare.
+    meaning: Option<Meaning>,
+    /// It was spare already when the last watches were cancelled.
+    aged: bool,
+    /// The revision of the last event.
+    heard: i64,
 }
 
 /// What a ticket waits for, and its watches.
@@ -89,92 +117,159 @@ struct Waiting {
 }
 
 impl Watches {
-    fn add(&mut self, meaning: Meaning, span: Span, from: i64) -> (i64, WatchRequest) {
+    /// A watch of a key, or of a whole line: a spare one, or a new one with what to ask for it.
+    fn add(&mut self, meaning: Meaning, span: Span, from: i64) -> (i64, Option<WatchRequest>) {
+        let key = span.to.is_empty().then(|| span.from.clone());
+        if let Some(id) = key.as_ref().and_then(|key| self.spare.remove(key))
+            && let Some(watched) = self.all.get_mut(&id)
+        {
+            (watched.meaning, watched.aged) = (Some(meaning), false);
+            return (id, None);
+        }
         self.last += 1;
         let id = MAILBOX + self.last;
-        self.meanings.insert(id, meaning);
-        (id, create(id, span, from, true))
+        let watched = Watched { key, meaning: Some(meaning), aged: false, heard: 0 };
+        self.all.insert(id, watched);
+        (id, Some(create(id, span, from, true)))
     }
 
-    fn watch(&mut self, target: Target) -> Vec<WatchRequest> {
+    /// Watches what a ticket waits for, and calls it if that has happened already.
+    fn watch(&mut self, target: Target, to: &Calls<'_>) -> Vec<WatchRequest> {
         let Target { ticket, own, blocker, line, excess, ahead, from } = target;
         if self.tickets.get(&ticket).is_some_and(|present| present.blocker == blocker) {
             return Vec::new();
         }
-        let mut asks = self.forget(ticket);
-        let alone = |key: &[u8]| Span { from: key.to_vec(), to: Vec::new() };
-        let added = match &blocker {
-            Blocker::Key(key) => vec![
-                self.add(Meaning::MayGo(ticket), alone(key), from),
-                self.add(Meaning::Ended(ticket), alone(&own), from),
-            ],
-            Blocker::Anyone => vec![self.add(Meaning::Moved(ticket), line, from)],
+        self.forget(ticket);
+        let (id, ask) = match &blocker {
+            Blocker::Key(key) => {
+                self.bare.push(ticket);
+                self.add(Meaning::MayGo(ticket), alone(key), from)
+            }
+            Blocker::Anyone => self.add(Meaning::Moved(ticket), line, from),
         };
-        let (ids, more): (Vec<i64>, Vec<WatchRequest>) = added.into_iter().unzip();
-        self.tickets.insert(ticket, Waiting { blocker, own, excess, ahead, from, ids });
-        asks.extend(more);
+        self.tickets.insert(ticket, Waiting { blocker, own, excess, ahead, from, ids: vec![id] });
+        if self.all.get(&id).is_some_and(|watched| watched.heard >= from) {
+            self.forget(ticket);
+            to.call(ticket);
+        }
+        let Some(ask) = ask else { return Vec::new() };
+        let mut asks = self.cancel_spent();
+        asks.push(ask);
         asks
     }
 
-    fn forget(&mut self, ticket: TicketId) -> Vec<WatchRequest> {
-        let ids = self.tickets.remove(&ticket).map(|waiting| waiting.ids).unwrap_or_default();
-        for id in &ids {
-            self.meanings.remove(id);
-        }
+    fn cancel_spent(&mut self) -> Vec<WatchRequest> {
         let cancel = |watch_id| WatchRequest {
             ask: Some(WatchAsk::Cancel(WatchCancelRequest { watch_id })),
         };
-        ids.into_iter().map(cancel).collect()
+        for id in &self.spent {
+            self.all.remove(id);
+        }
+        self.spent.drain(..).map(cancel).collect()
     }
 
-    /// Drops the hints that a response gives rise to; says what to ask then.
-    fn hear(&mut self, response: &WatchResponse, to: &Calls<'_>) -> Vec<WatchRequest> {
+    fn forget(&mut self, ticket: TicketId) {
+        let ids = self.tickets.remove(&ticket).map(|waiting| waiting.ids).unwrap_or_default();
+        for id in ids {
+            let Some(watched) = self.all.get_mut(&id) else { continue };
+            watched.meaning = None;
+            match watched.key.clone() {
+                Some(key) => self.spent.extend(self.spare.insert(key, id)),
+                None => self.spent.push(id),
+            }
+        }
+    }
+
+    /// Is anything left for later?
+    fn is_behind(&self) -> bool {
+        !(self.bare.is_empty() && self.spare.is_empty() && self.spent.is_empty())
+    }
+
+    /// What was left for later, and is still of use.
+    fn catch_up(&mut self) -> Vec<WatchRequest> {
+        let all = &mut self.all;
+        let old = self.spare.extract_if(|_, id| {
+            all.get_mut(id).is_none_or(|watched| std::mem::replace(&mut watched.aged, true))
+        });
+        self.spent.extend(old.map(|(_, id)| id));
+        let mut asks = self.cancel_spent();
+        for ticket in std::mem::take(&mut self.bare) {
+            let found = self.tickets.get(&ticket).filter(|waiting| waiting.ids.len() == 1);
+            let Some((own, from)) = found.map(|w| (alone(&w.own), w.from)) else { continue };
+            let (id, ask) = self.add(Meaning::Ended(ticket), own, from);
+            self.tickets.entry(ticket).and_modify(|waiting| waiting.ids.push(id));
+            asks.extend(ask);
+        }
+        asks
+    }
+
+    /// Drops the hints that a response gives rise to.
+    fn hear(&mut self, response: &WatchResponse, to: &Calls<'_>) {
         if response.watch_id == MAILBOX {
             response.events.iter().filter_map(evicted).for_each(|ticket| to.hints.ended(ticket));
-            return Vec::new();
+            return;
         }
-        let Some(meaning) = self.meanings.get(&response.watch_id).copied() else {
-            return Vec::new();
+        let Some(watched) = self.all.get_mut(&response.watch_id) else { return };
+        let revisions = response.events.iter().filter_map(|event| event.kv.as_ref());
+        let last = revisions.map(|kv| kv.mod_revision).max().unwrap_or(0);
+        watched.heard = watched.heard.max(last);
+        let Some(meaning) = watched.meaning else {
+            if response.canceled {
+                self.drop_spare(response.watch_id);
+            }
+            return;
+        };
+        let Some(from) = self.tickets.get(&meaning.ticket()).map(|waiting| waiting.from) else {
+            return;
         };
         if response.created && !response.canceled {
-            self.begun(meaning, response, to);
+            Self::begun(meaning, from, response, to);
         }
-        if response.events.is_empty() && !response.canceled {
-            return Vec::new();
+        // A watch that was spare may still tell of who stood at the key before.
+        if last < from && !response.canceled {
+            return;
         }
         match meaning {
             Meaning::Ended(ticket) if !response.canceled => {
                 to.hints.ended(ticket);
-                self.forget(ticket)
+                self.forget(ticket);
             }
             Meaning::Moved(ticket) if !response.canceled => match self.moved(ticket, response) {
                 Moved::Gone => {
                     to.hints.ended(ticket);
-                    self.forget(ticket)
+                    self.forget(ticket);
                 }
                 Moved::Fits => {
                     to.call(ticket);
-                    self.forget(ticket)
+                    self.forget(ticket);
                 }
-                Moved::NotYet => Vec::new(),
+                Moved::NotYet => {}
             },
             // The next poll says what to watch then; a watch that was refused is made anew.
             Meaning::MayGo(ticket) | Meaning::Ended(ticket) | Meaning::Moved(ticket) => {
-                let asks = self.forget(ticket);
+                self.forget(ticket);
                 match response.canceled {
-                    true => to.hints.look(Some(ticket)),
+                    true => {
+                        self.drop_spare(response.watch_id);
+                        to.hints.look(Some(ticket));
+                    }
                     false => to.call(ticket),
                 }
-                asks
             }
         }
     }
 
+    /// The server has ended a watch.
+    fn drop_spare(&mut self, id: i64) {
+        self.spare.retain(|_, spare| *spare != id);
+        self.all.remove(&id);
+    }
+
     /// A watch that begins in the past may take a tenth of a second to come up with the present, so what
     /// happened meanwhile is looked for.
-    fn begun(&self, meaning: Meaning, response: &WatchResponse, to: &Calls<'_>) {
+    fn begun(meaning: Meaning, from: i64, response: &WatchResponse, to: &Calls<'_>) {
         let (Meaning::MayGo(ticket) | Meaning::Moved(ticket)) = meaning else { return };
-        if self.tickets.get(&ticket).is_some_and(|waiting| response.revision() >= waiting.from) {
+        if response.revision() >= from {
             to.call(ticket);
         }
     }
@@ -238,6 +333,10 @@ fn create(watch_id: i64, span: Span, from: i64, deletes_only: bool) -> WatchRequ
     WatchRequest { ask: Some(WatchAsk::Create(ask)) }
 }
 
+fn alone(key: &[u8]) -> Span {
+    Span { from: key.to_vec(), to: Vec::new() }
+}
+
 impl Etcd {
     /// Passes on what a session's watches bring, until the stream breaks.
     pub(super) async fn listen(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
@@ -268,15 +367,26 @@ impl Etcd {
         let (turn, mut stream) = self.client.watch(UnboundedReceiverStream::new(sent)).await?;
         let mut watches = Watches::default();
         let calls = Calls { hints: to, etcd: self, session };
+        let mut catch_up = Moment::NEVER;
         loop {
+            if catch_up == Moment::NEVER && watches.is_behind() {
+                catch_up = self.clock.now() + LATER;
+            }
             let more = tokio::select! {
                 // Another endpoint is used now, so something is wrong with this one.
                 () = self.client.turned(turn) => return Ok(()),
                 wish = wishes.recv() => match wish {
-                    Some(Wish::Watch(target)) => watches.watch(*target),
-                    Some(Wish::Forget(ticket)) => watches.forget(ticket),
+                    Some(Wish::Watch(target)) => watches.watch(*target, &calls),
+                    Some(Wish::Forget(ticket)) => {
+                        watches.forget(ticket);
+                        Vec::new()
+                    }
                     None => return Ok(()),
                 },
+                () = self.clock.sleep_until(catch_up) => {
+                    catch_up = Moment::NEVER;
+                    watches.catch_up()
+                }
                 response = stream.next() => {
                     let Some(response) = response else { return Ok(()) };
                     let response = response.map_err(|status| error::of(status).error)?;
@@ -292,7 +402,8 @@ impl Etcd {
                         // Now we listen: what happened before, a poll has to find out.
                         to.look(None);
                     }
-                    watches.hear(&response, &calls)
+                    watches.hear(&response, &calls);
+                    Vec::new()
                 }
             };
             for ask in more {

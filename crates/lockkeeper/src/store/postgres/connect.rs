@@ -3,11 +3,7 @@
 use super::KIND;
 use crate::{
     error::{Error, Result, StoreError, Trouble},
-    store::{StoreResult, url::StoreUrl},
-};
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    store::{StoreResult, tls, url::StoreUrl},
 };
 use tokio::net::TcpStream;
 use tokio_postgres::{Config, config::SslMode, tls::MakeTlsConnect};
@@ -56,8 +52,8 @@ impl Plan {
                 "schema= must be the name of a schema, 1 to 63 bytes without quotes and dots";
             return Err(Error::Url(what.into()));
         }
-        let create = flag(url, "create")?.unwrap_or(true);
-        let pooler = flag(url, "pooler")?;
+        let create = url.flag("create")?.unwrap_or(true);
+        let pooler = url.flag("pooler")?;
         let password = url.take_file("password_file")?.or_else(|| authority.password.clone());
         let tls = tls(url)?;
         url.finish(OPTIONS)?;
@@ -106,17 +102,6 @@ impl Plan {
     }
 }
 
-fn flag(url: &mut StoreUrl, option: &str) -> Result<Option<bool>> {
-    match url.take(option).as_deref() {
-        None => Ok(None),
-        Some("true") => Ok(Some(true)),
-        Some("false") => Ok(Some(false)),
-        Some(other) => {
-            Err(Error::Url(format!("option {option}={other} is neither true nor false")))
-        }
-    }
-}
-
 fn tls(url: &mut StoreUrl) -> Result<Option<MakeRustlsConnect>> {
     let mode = match url.take("sslmode").as_deref() {
         None => false,
@@ -129,50 +114,5 @@ fn tls(url: &mut StoreUrl) -> Result<Option<MakeRustlsConnect>> {
             )));
         }
     };
-    let wanted = flag(url, "tls")?.unwrap_or(false);
-    let ca = url.take_file_bytes("tls_ca")?;
-    let client = match (url.take_file_bytes("tls_cert")?, url.take_file_bytes("tls_key")?) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, None) => None,
-        _ => return Err(Error::Url("tls_cert= and tls_key= belong together".into())),
-    };
-    if !(mode || wanted || ca.is_some() || client.is_some()) {
-        return Ok(None);
-    }
-    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| Error::Url(format!("TLS cannot be used: {e}")))?
-        .with_root_certificates(roots(ca)?);
-    let config = match client {
-        None => config.with_no_client_auth(),
-        Some((certificate, key)) => {
-            let key = PrivateKeyDer::from_pem_slice(&key)
-                .map_err(|e| Error::Url(format!("the file of tls_key= has no key: {e}")))?;
-            config
-                .with_client_auth_cert(certificates(&certificate, "tls_cert")?, key)
-                .map_err(|e| Error::Url(format!("tls_cert= and tls_key= cannot be used: {e}")))?
-        }
-    };
-    Ok(Some(MakeRustlsConnect::new(config)))
-}
-
-/// The authorities of the given file, or the system's.
-fn roots(ca: Option<Vec<u8>>) -> Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    let trusted = match ca {
-        Some(file) => certificates(&file, "tls_ca")?,
-        None => rustls_native_certs::load_native_certs().certs,
-    };
-    let (added, _) = roots.add_parsable_certificates(trusted);
-    if added == 0 {
-        return Err(Error::Url("no certificate authority is trusted; say tls_ca=FILE".into()));
-    }
-    Ok(roots)
-}
-
-fn certificates(pem: &[u8], option: &str) -> Result<Vec<CertificateDer<'static>>> {
-    CertificateDer::pem_slice_iter(pem)
-        .collect::<std::result::Result<_, _>>()
-        .map_err(|e| Error::Url(format!("the file of {option}= has no certificate: {e}")))
+    Ok(tls::config(url, mode)?.map(MakeRustlsConnect::new))
 }

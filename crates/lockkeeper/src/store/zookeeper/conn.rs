@@ -7,7 +7,10 @@
 use super::wire::{
     AUTH_XID, Code, EVENT_XID, Header, Identity, Parts, Request, Stat, Welcome, hello,
 };
-use crate::clock::{Clock, Moment};
+use crate::{
+    clock::{Clock, Moment},
+    store::tls::Stream,
+};
 use std::{
     collections::VecDeque,
     future::poll_fn,
@@ -22,7 +25,7 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
+    io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf},
     sync::{Notify, oneshot},
 };
 
@@ -30,10 +33,6 @@ use tokio::{
 const FRAME_MAX: usize = 64 << 20;
 /// How much is read at once.
 const PIECE: usize = 8 << 10;
-
-/// What bytes go over: TCP, or TLS over it.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Is told the paths of watches that have fired.
 pub(super) type Ear = Arc<dyn Fn(&str) + Send + Sync>;

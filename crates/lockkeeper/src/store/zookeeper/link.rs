@@ -6,14 +6,14 @@
 
 use super::{
     KIND,
-    conn::{Answer, Care, Conn, Ear, Fault, Greeted, Greeting, Stream, greet},
+    conn::{Answer, Care, Conn, Ear, Fault, Greeted, Greeting, greet},
     plan::Plan,
     wire::{Code, Identity, Request},
 };
 use crate::{
     clock::Clock,
     error::{StoreError, Trouble},
-    store::StoreResult,
+    store::{StoreResult, tls::Stream},
 };
 use std::{
     io::ErrorKind,

@@ -1,23 +1,20 @@
 //! From a URL to servers, credentials and paths.
 
 use super::{
-    conn::Stream,
     names::{Dialect, Paths},
     wire::Rights,
 };
 use crate::{
     error::{Error, Result},
-    store::url::StoreUrl,
-};
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
+    store::{
+        tls::{self, Stream, dial},
+        url::StoreUrl,
+    },
 };
 use std::{
     io,
     sync::{Arc, atomic::AtomicI64},
 };
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 const OPTIONS: &[&str] =
@@ -58,7 +55,8 @@ impl Plan {
             (None, None) => None,
             _ => return Err(Error::Url("a user and a password belong together".into())),
         };
-        let tls = tls(&mut url)?;
+        let tls = tls::config(&mut url, false)?;
+        let tls = tls.map(|config| TlsConnector::from(Arc::new(config)));
         url.finish(OPTIONS)?;
         let hosts = authority.hosts.into_iter();
         Ok(Self {
@@ -74,49 +72,6 @@ impl Plan {
     /// A stream to one of the hosts.
     pub(super) async fn reach(&self, at: usize) -> io::Result<Box<dyn Stream>> {
         let (host, port) = &self.hosts[at];
-        let stream = TcpStream::connect((host.as_str(), *port)).await?;
-        stream.set_nodelay(true)?;
-        let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
-        let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-        Ok(Box::new(tls.connect(name, stream).await?))
+        dial(host, *port, self.tls.as_ref()).await
     }
-}
-
-fn tls(url: &mut StoreUrl) -> Result<Option<TlsConnector>> {
-    let wanted = url.take("tls").is_some_and(|on| on == "true");
-    let ca = url.take_file_bytes("tls_ca")?;
-    let (cert, key) = (url.take_file_bytes("tls_cert")?, url.take_file_bytes("tls_key")?);
-    if !wanted && ca.is_none() && cert.is_none() && key.is_none() {
-        return Ok(None);
-    }
-    let bad = |what: &str| Error::Url(format!("TLS for ZooKeeper needs {what}"));
-    let ca = ca.ok_or_else(|| bad("tls_ca=, the certificates that sign the servers'"))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| bad(&e.to_string()))?
-        .with_root_certificates(roots(&ca).ok_or_else(|| bad("certificates in tls_ca="))?);
-    let config = match (cert, key) {
-        (None, None) => builder.with_no_client_auth(),
-        (Some(cert), Some(key)) => {
-            let chain = certificates(&cert).ok_or_else(|| bad("certificates in tls_cert="))?;
-            let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| bad("a key in tls_key="))?;
-            builder.with_client_auth_cert(chain, key).map_err(|e| bad(&e.to_string()))?
-        }
-        _ => return Err(Error::Url("tls_cert= and tls_key= belong together".into())),
-    };
-    Ok(Some(TlsConnector::from(Arc::new(config))))
-}
-
-fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
-    let chain: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
-    (!chain.is_empty()).then_some(chain)
-}
-
-fn roots(pem: &[u8]) -> Option<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(pem)? {
-        roots.add(certificate).ok()?;
-    }
-    Some(roots)
 }

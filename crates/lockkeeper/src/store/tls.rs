@@ -1,0 +1,91 @@
+//! TLS as the URL of a store asks for it: `tls=true`, `tls_ca=`, `tls_cert=` and `tls_key=`.
+
+use super::url::StoreUrl;
+use crate::error::{Error, Result};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+};
+use std::sync::Arc;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+pub(super) use wire::{Stream, dial};
+
+/// What a URL says about TLS. `None` if it says nothing and it is not `wanted` either.
+pub(super) fn config(url: &mut StoreUrl, wanted: bool) -> Result<Option<ClientConfig>> {
+    let wanted = url.flag("tls")?.unwrap_or(false) || wanted;
+    let ca = url.take_file_bytes("tls_ca")?;
+    let client = match (url.take_file_bytes("tls_cert")?, url.take_file_bytes("tls_key")?) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        _ => return Err(Error::Url("tls_cert= and tls_key= belong together".into())),
+    };
+    if !(wanted || ca.is_some() || client.is_some()) {
+        return Ok(None);
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|e| Error::Url(format!("TLS cannot be used: {e}")))?
+        .with_root_certificates(roots(ca)?);
+    let Some((certificate, key)) = client else { return Ok(Some(config.with_no_client_auth())) };
+    let key = PrivateKeyDer::from_pem_slice(&key)
+        .map_err(|e| Error::Url(format!("the file of tls_key= has no key: {e}")))?;
+    let config = config
+        .with_client_auth_cert(certificates(&certificate, "tls_cert")?, key)
+        .map_err(|e| Error::Url(format!("tls_cert= and tls_key= cannot be used: {e}")))?;
+    Ok(Some(config))
+}
+
+/// The authorities of the given file, or the system's.
+fn roots(ca: Option<Vec<u8>>) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    let trusted = match ca {
+        Some(file) => certificates(&file, "tls_ca")?,
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    let (added, _) = roots.add_parsable_certificates(trusted);
+    if added == 0 {
+        return Err(Error::Url("no certificate authority is trusted; say tls_ca=FILE".into()));
+    }
+    Ok(roots)
+}
+
+fn certificates(pem: &[u8], option: &str) -> Result<Vec<CertificateDer<'static>>> {
+    let all: Vec<_> = CertificateDer::pem_slice_iter(pem)
+        .collect::<std::result::Result<_, _>>()
+        .map_err(|e| Error::Url(format!("the file of {option}= has no certificate: {e}")))?;
+    if all.is_empty() {
+        return Err(Error::Url(format!("the file of {option}= has no certificate")));
+    }
+    Ok(all)
+}
+
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod wire {
+    use rustls::pki_types::ServerName;
+    use std::io;
+    use tokio::{
+        io::{AsyncRead, AsyncWrite},
+        net::TcpStream,
+    };
+    use tokio_rustls::TlsConnector;
+
+    /// A connection, with or without TLS.
+    pub(in crate::store) trait Stream:
+        AsyncRead + AsyncWrite + Send + Unpin
+    {
+    }
+    impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+    pub(in crate::store) async fn dial(
+        host: &str,
+        port: u16,
+        tls: Option<&TlsConnector>,
+    ) -> io::Result<Box<dyn Stream>> {
+        let stream = TcpStream::connect((host, port)).await?;
+        stream.set_nodelay(true)?;
+        let Some(tls) = tls else { return Ok(Box::new(stream)) };
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        Ok(Box::new(tls.connect(name, stream).await?))
+    }
+}
