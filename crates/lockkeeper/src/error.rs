@@ -155,7 +155,8 @@ pub enum Outcome {
 pub enum Trouble {
     /// Not reachable or too busy now; trying again can help.
     Unavailable,
-    /// The session named in the request is over.
+    /// The session named in the request is over. Whatever the request was, its keeper gives the session
+    /// up at once.
     SessionOver,
     /// The ticket was closed by its owner: this is a late copy of an earlier request.
     TicketClosed,

@@ -195,7 +195,7 @@ impl Tender {
                 self.desk.lose(why);
                 return observe::session_lost(why, self.desk.held().len());
             }
-            // The waiting loop was told by the store that the session is over.
+            // Somebody else was told by the store that the session is over.
             why = self.desk.lost() => return observe::session_lost(why, self.desk.held().len()),
             () = self.chores(to_do) => {}
             never = self.hints() => match never {},
@@ -323,6 +323,7 @@ impl Tender {
             let e = self.store.hints(self.id, Arc::clone(&self.desk) as _).await;
             self.desk.deafened();
             observe::hints_broke(&e);
+            self.heed(&e);
             if self.desk.clock.now().saturating_since(began) > PAUSE_MOST {
                 pause = PAUSE_FIRST;
             }
@@ -367,6 +368,13 @@ impl Tender {
         }
     }
 
+    /// Whoever waits must not go on waiting in a session that is over until the next renewal finds it out.
+    fn heed(&self, e: &StoreError) {
+        if e.trouble == Trouble::SessionOver {
+            self.desk.lose(Loss::SessionGone);
+        }
+    }
+
     async fn recheck(&self, due: &Due) {
         let which = match due.verify {
             Some(_) => Which::All,
@@ -375,7 +383,10 @@ impl Tender {
         };
         let held = due.verify.map(|_| self.desk.held()).unwrap_or_default();
         match self.store.poll(self.id, which).await {
-            Err(_) => self.desk.unanswered(due),
+            Err(e) => {
+                self.desk.unanswered(due);
+                self.heed(&e);
+            }
             Ok(stands) => {
                 for (_, ticket, stand) in &stands {
                     self.desk.polled(*ticket, stand);

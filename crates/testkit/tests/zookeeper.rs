@@ -1,7 +1,7 @@
 //! What only a real ZooKeeper server can show: how many packets a lock costs, and what becomes of a
 //! ticket whose creation was not answered.
 
-use lockkeeper::{Guard, Keeper, Loss};
+use lockkeeper::{Guard, Keeper, Loss, TicketId};
 use servers::{Running, Way, ZOOKEEPER};
 use std::{
     io::{Read as _, Write as _},
@@ -17,6 +17,8 @@ use testkit::{
 use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(20);
+/// With this one no renewal falls into a test.
+const LONG: Duration = Duration::from_secs(600);
 
 async fn keeper_at(url: &str, ttl: Duration) -> Keeper {
     Keeper::builder().ttl(ttl).connect(url).await.expect("the server answers")
@@ -27,12 +29,17 @@ async fn keeper(server: &Running) -> Keeper {
 }
 
 /// What the server says of itself, beside its protocol.
-fn told(server: &Running, word: &str, field: &str) -> u64 {
+fn says(server: &Running, word: &str) -> String {
     let mut stream =
         TcpStream::connect((Ipv4Addr::LOCALHOST, server.ports()[0])).expect("a connection");
     stream.write_all(word.as_bytes()).expect("sent");
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("an answer");
+    text
+}
+
+fn told(server: &Running, word: &str, field: &str) -> u64 {
+    let text = says(server, word);
     let value = text.lines().find_map(|line| line.strip_prefix(field));
     value.expect("a field").trim().parse().expect("a number")
 }
@@ -123,7 +130,7 @@ async fn a_hand_over_wakes_one_waiter_which_reads_once() {
         let mut held = holder.lock(&name).await.expect("free");
         let mut line = Vec::new();
         for at in 0..waiters {
-            let waiter = keeper_at(server.url(), Duration::from_secs(600)).await;
+            let waiter = keeper_at(server.url(), LONG).await;
             line.push((tokio::spawn(waiter.lock(&name).into_future()), waiter));
             until_length(holder.store(), &name, at + 2).await;
         }
@@ -367,6 +374,75 @@ async fn a_creation_that_nobody_wants_any_more_leaves_no_orphan() {
         eventually("no ticket is left", async || tickets(witness.store()).await == 0).await;
     }
     let _again = soon("the next lock", keeper.lock("a").into_future()).await.expect("free");
+}
+
+/// The ZooKeeper session to which a ticket's node belongs.
+fn session_of(server: &Running, ticket: TicketId) -> i64 {
+    let (text, mut session) = (says(server, "dump"), 0);
+    for line in text.lines() {
+        if let Some(number) = line.strip_prefix("0x").and_then(|line| line.strip_suffix(':')) {
+            session = i64::from_str_radix(number, 16).expect("a number");
+        } else if line.replace('-', "").contains(&ticket.to_string()) {
+            return session;
+        }
+    }
+    panic!("nobody has {ticket}: {text}")
+}
+
+/// The password of a session follows from its number, by Java's generator of random numbers.
+fn password(session: i64) -> Vec<u8> {
+    let (factor, most) = (0x5_DEEC_E66D_u64, (1 << 48) - 1);
+    let mut seed = (session.cast_unsigned() ^ 0xB341_5C00 ^ factor) & most;
+    let word = |_| {
+        seed = (seed.wrapping_mul(factor) + 0xB) & most;
+        ((seed >> 16) as u32).to_le_bytes()
+    };
+    (0..4).flat_map(word).collect()
+}
+
+/// Ends a session behind its owner's back, as a server does that has not heard of it for too long.
+fn end_session(server: &Running, session: i64) {
+    let mut stream =
+        TcpStream::connect((Ipv4Addr::LOCALHOST, server.ports()[0])).expect("a connection");
+    let mut exchange = |parts: &[&[u8]]| {
+        let body = parts.concat();
+        let length = u32::try_from(body.len()).expect("short").to_be_bytes();
+        stream.write_all(&[&length, &body[..]].concat()).expect("sent");
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).expect("an answer");
+        let mut answer = vec![0; u32::from_be_bytes(length) as usize];
+        stream.read_exact(&mut answer).expect("an answer");
+        answer
+    };
+    // Version, what was seen last, the wanted time, the session and its password.
+    let (seen, time) = (0_i64.to_be_bytes(), 60_000_i32.to_be_bytes());
+    let (number, size) = (session.to_be_bytes(), 16_i32.to_be_bytes());
+    let welcome = exchange(&[&[0; 4], &seen, &time, &number, &size, &password(session)]);
+    assert_eq!(welcome[8..16], number, "the password is not taken");
+    exchange(&[&1_i32.to_be_bytes(), &(-11_i32).to_be_bytes()]);
+}
+
+/// Long before the next renewal could tell it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_session_died_enters_again_at_once() {
+    let Some(server) = start(ZOOKEEPER) else { return };
+    let (holder, waiter) = (keeper(&server).await, keeper_at(server.url(), LONG).await);
+    let mine = waiter.lock("mine").await.expect("free");
+    let held = holder.lock("a").await.expect("free");
+    let waiting = tokio::spawn(waiter.lock("a").into_future());
+    until_length(holder.store(), "a", 2).await;
+    let ticket = async || {
+        let line = holder.look_at("a").await.expect("a look").expect("a line");
+        line.waiters().next().map(|ticket| ticket.id)
+    };
+    let before = ticket().await.expect("it waits");
+    end_session(&server, session_of(&server, before));
+    assert_eq!(soon("the loss", mine.lost()).await, Loss::SessionGone);
+    eventually("it waits again", async || ticket().await.is_some_and(|now| now != before)).await;
+    assert!(!waiting.is_finished());
+    held.release().await.expect("released");
+    let next = soon("its turn", waiting).await.expect("no panic").expect("granted");
+    assert!(holder.check(&next.sequencer()).await.expect("an answer"));
 }
 
 /// The server lets a session live for longer than its owner believes in it.
