@@ -332,7 +332,7 @@ async fn with_tls_both_sides_must_be_known() {
 async fn by_a_way(server: &Running) -> (Way, Keeper, Keeper) {
     let way = Way::to(server.ports()[0]).expect("a way");
     let url = format!("zookeeper://127.0.0.1:{}", way.port());
-    let (there, witness) = (keeper_at(&url, TTL).await, keeper(server).await);
+    let (there, witness) = (keeper_at(&url, LONG).await, keeper(server).await);
     // The session is open, and the node of the line is made.
     there.lock("a").await.expect("free").release().await.expect("released");
     (way, there, witness)
