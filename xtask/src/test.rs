@@ -13,6 +13,7 @@ pub(crate) fn run(args: &[&str]) -> Result<ExitCode> {
     announce(&require, &steps);
     report(&require, &servers::install_missing(servers::ALL))?;
     report(&require, &servers::install_peers(servers::PEERS))?;
+    report(&require, &servers::install_java_peers(servers::JAVA_PEERS))?;
     for step in steps {
         let code = workspace::cargo(&step)?;
         if code != ExitCode::SUCCESS {
@@ -37,10 +38,11 @@ fn announce(require: &Require, steps: &[Vec<&str>]) {
     for recipe in servers::ALL {
         eprintln!("xtask: {} {}", recipe.name, intent(recipe, require));
     }
-    for peer in servers::PEERS {
-        let state =
-            if peer.python().is_some() { "is installed" } else { "is missing: will install it" };
-        eprintln!("xtask: {} {state}", peer.name);
+    let python = servers::PEERS.iter().map(|peer| (peer.name, peer.python().is_some()));
+    let java = servers::JAVA_PEERS.iter().map(|peer| (peer.name, peer.is_installed()));
+    for (name, is_there) in python.chain(java) {
+        let state = if is_there { "is installed" } else { "is missing: will install it" };
+        eprintln!("xtask: {name} {state}");
     }
     for step in steps {
         eprintln!("xtask: cargo {}", step.join(" "));

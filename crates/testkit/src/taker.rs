@@ -5,9 +5,10 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use servers::JavaPeer;
 use std::{
     future::poll_fn,
-    path::Path,
+    path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     task::Poll,
     time::Duration,
@@ -16,6 +17,9 @@ use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
 };
+
+/// How long a look takes at what a taker has said.
+const GLANCE: Duration = Duration::from_millis(20);
 
 /// Processes with so many waiters each, all for one lock.
 pub async fn crowd(
@@ -53,6 +57,10 @@ pub async fn granted_in(crowd: &mut [Taker]) -> usize {
     }
 }
 
+fn in_peers(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(file)
+}
+
 /// A running taker. Dropping it kills it.
 #[derive(Debug)]
 pub struct Taker {
@@ -76,9 +84,16 @@ impl Taker {
 
     /// Starts a taker of another library: a script in `peers/`, with the Python that has the library.
     pub async fn of_peer(python: &Path, script: &str, args: &[&str]) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
         let mut command = Command::new(python);
-        command.arg(folder.join(script)).args(args).env("PYTHONDONTWRITEBYTECODE", "1");
+        command.arg(in_peers(script)).args(args).env("PYTHONDONTWRITEBYTECODE", "1");
+        Self::spawn(command).await
+    }
+
+    /// Starts a taker of a library for Java: a program in `peers/`.
+    pub async fn of_java_peer(peer: JavaPeer, program: &str, args: &[&str]) -> Self {
+        let command = tokio::task::block_in_place(|| peer.program(&in_peers(program)));
+        let mut command = Command::from(command.expect("it compiles"));
+        command.args(args);
         Self::spawn(command).await
     }
 
@@ -118,6 +133,11 @@ impl Taker {
     /// Nothing is lost.
     pub async fn line(&mut self) -> String {
         self.from.next_line().await.expect("a line").unwrap_or_else(|| "its end".to_owned())
+    }
+
+    /// Has it said nothing? A word that is only just on its way is missed.
+    pub async fn is_silent(&mut self) -> bool {
+        tokio::time::timeout(GLANCE, self.line()).await.is_err()
     }
 
     /// Waits in line, and returns the fence of the grant.

@@ -34,10 +34,20 @@ pub fn lacks(recipe: &Recipe) -> Option<Unavailable> {
 /// where `LOCKKEEPER_REQUIRE` demands it.
 #[must_use]
 pub fn main(missing: Option<&Unavailable>, tests: Vec<Test>) -> ExitCode {
+    main_of([(missing, tests)])
+}
+
+/// The same, for tests that do not all need the same.
+#[must_use]
+pub fn main_of<'a>(
+    groups: impl IntoIterator<Item = (Option<&'a Unavailable>, Vec<Test>)>,
+) -> ExitCode {
     let arguments = Arguments::from_args();
-    let trials = tests.into_iter().map(|(name, body)| {
-        let missing = missing.cloned();
-        Trial::ignorable_test(name, move || attempt(missing, body))
+    let trials = groups.into_iter().flat_map(|(missing, tests)| {
+        tests.into_iter().map(move |(name, body)| {
+            let missing = missing.cloned();
+            Trial::ignorable_test(name, move || attempt(missing, body))
+        })
     });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }

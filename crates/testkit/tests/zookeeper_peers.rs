@@ -1,12 +1,12 @@
-//! Raw lines (`?raw=true`) in the company of the real kazoo, with its own names and with Curator's: one
-//! line, one order, and whoever leaves wakes the next one.
+//! Raw lines (`?raw=true`) in the company of the real kazoo, with its own names and with Curator's, and
+//! of the real Curator: one line, one order, and whoever leaves wakes the next one.
 
 use anyhow::{Context as _, Result};
 use lockkeeper::Keeper;
 use nix::sys::signal::Signal::SIGKILL;
-use servers::{KAZOO, ZOOKEEPER};
+use servers::{CURATOR, KAZOO, ZOOKEEPER};
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitCode,
     sync::Arc,
     time::{Duration, Instant},
@@ -21,13 +21,22 @@ use testkit::{
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
 
+/// Whose locks stand in line with ours.
+#[derive(Clone, Copy, Debug)]
+enum Who {
+    Kazoo,
+    /// kazoo, told to name its nodes as Curator does.
+    KazooAsCurator,
+    Curator,
+}
+
 macro_rules! tests {
-    ($server:ident: $($test:ident),* $(,)?) => {
+    ($prefix:literal, $company:expr, $server:ident: $($test:ident),* $(,)?) => {
         vec![$({
             let server = Arc::clone(&$server);
-            trials::test(stringify!($test), async move || {
-                for style in ["kazoo", "curator"] {
-                    $test(&Company::meet(&server, style)?).await.context(style)?;
+            trials::test(concat!($prefix, "::", stringify!($test)), async move || {
+                for who in $company {
+                    $test(&Company::meet(&server, who)?).await.with_context(|| format!("{who:?}"))?;
                 }
                 Ok(())
             })
@@ -36,9 +45,11 @@ macro_rules! tests {
 }
 
 fn main() -> ExitCode {
-    let missing = trials::lacks(&ZOOKEEPER).or_else(|| servers::install_peers(&[KAZOO]).pop());
+    let lacks = trials::lacks(&ZOOKEEPER);
+    let no_kazoo = lacks.clone().or_else(|| servers::install_peers(&[KAZOO]).pop());
+    let no_curator = lacks.or_else(|| servers::install_java_peers(&[CURATOR]).pop());
     let server = Arc::new(Server::of(ZOOKEEPER));
-    let tests = tests![server:
+    let kazoo = tests!["kazoo", [Who::Kazoo, Who::KazooAsCurator], server:
         they_stand_in_one_line_in_the_order_they_came,
         a_try_of_either_is_busy_and_leaves_nothing,
         whoever_leaves_wakes_the_next_one_at_once,
@@ -48,42 +59,65 @@ fn main() -> ExitCode {
         theirs_can_be_seen_and_evicted,
         what_was_removed_by_hand_is_made_again,
     ];
-    trials::main(missing.as_ref(), tests)
+    let curator = tests!["curator", [Who::Curator], server:
+        they_stand_in_one_line_in_the_order_they_came,
+        a_try_of_either_is_busy_and_leaves_nothing,
+        whoever_leaves_wakes_the_next_one_at_once,
+        both_together_lose_no_update,
+        a_killed_one_of_theirs_gives_way_to_ours,
+        a_killed_one_of_ours_gives_way_to_theirs,
+        theirs_can_be_seen_and_evicted,
+        readers_of_both_share_and_writers_of_both_do_not,
+        readers_and_writers_of_both_come_in_their_order,
+    ];
+    trials::main_of([(no_kazoo.as_ref(), kazoo), (no_curator.as_ref(), curator)])
 }
 
 /// One server, a name in it, and those who want it.
 struct Company {
     url: String,
     hosts: String,
-    python: PathBuf,
-    style: &'static str,
+    who: Who,
     name: String,
 }
 
 impl Company {
-    fn meet(server: &Server, style: &'static str) -> Result<Self> {
+    fn meet(server: &Server, who: Who) -> Result<Self> {
         let server = server.running()?;
         Ok(Self {
-            url: format!("{}?raw=true", server.url()),
+            url: server.url().to_owned(),
             hosts: format!("127.0.0.1:{}", server.ports()[0]),
-            python: KAZOO.python().context("it was installed a moment ago")?,
-            style,
+            who,
             name: format!("/company/{:016x}", rand::random::<u64>()),
         })
     }
 
     /// A process of theirs.
     async fn theirs(&self) -> Taker {
-        Taker::of_peer(&self.python, "kazoo_lock.py", &[&self.hosts, self.style]).await
+        let style = match self.who {
+            Who::Curator => {
+                return Taker::of_java_peer(CURATOR, "CuratorLock.java", &[&self.hosts]).await;
+            }
+            Who::Kazoo => "kazoo",
+            Who::KazooAsCurator => "curator",
+        };
+        let python = KAZOO.python().expect("it was installed a moment ago");
+        Taker::of_peer(&python, "kazoo_lock.py", &[&self.hosts, style]).await
     }
 
     /// A process of ours.
     async fn ours(&self, ttl: Duration) -> Taker {
-        Taker::at(Path::new(env!("CARGO_BIN_EXE_taker")), &self.url, ttl, Duration::ZERO).await
+        let url = format!("{}?raw=true", self.url);
+        Taker::at(Path::new(env!("CARGO_BIN_EXE_taker")), &url, ttl, Duration::ZERO).await
     }
 
     async fn keeper(&self) -> Result<Keeper> {
-        Ok(Keeper::builder().ttl(LONG).connect(&self.url).await?)
+        self.keeper_with("raw=true").await
+    }
+
+    async fn keeper_with(&self, option: &str) -> Result<Keeper> {
+        let url = format!("{}?{option}", self.url);
+        Ok(Keeper::builder().ttl(LONG).connect(&url).await?)
     }
 
     fn words(&self, command: &str) -> String {
@@ -104,14 +138,14 @@ async fn they_stand_in_one_line_in_the_order_they_came(c: &Company) -> Result<()
         taker.tell(&c.words("take")).await;
         until_length(witness.store(), &c.name, at + 1).await;
     }
-    let mut left = line.len();
-    for taker in &mut line {
-        taker.expect("granted").await;
-        // Whoever has been let in too early would be the first of the line now, or not in it.
+    for at in 0..line.len() {
+        line[at].expect("granted").await;
+        for later in &mut line[at + 1..] {
+            assert!(later.is_silent().await, "two at once");
+        }
         let seen = witness.look_at(&c.name).await?.context("a line")?;
-        assert_eq!((seen.tickets.len(), seen.holders().count()), (left, 1));
-        left -= 1;
-        taker.release().await;
+        assert_eq!((seen.tickets.len(), seen.holders().count()), (line.len() - at, 1));
+        line[at].release().await;
     }
     until_length(witness.store(), &c.name, 0).await;
     Ok(())
@@ -132,7 +166,7 @@ async fn a_try_of_either_is_busy_and_leaves_nothing(c: &Company) -> Result<()> {
     Ok(())
 }
 
-/// Our own re-check comes once a second, and kazoo has none.
+/// Our own re-check comes once a second, and theirs have none.
 async fn whoever_leaves_wakes_the_next_one_at_once(c: &Company) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper().await?, c.theirs().await);
     let (mut to_theirs, mut to_ours) = (Vec::new(), Vec::new());
@@ -236,5 +270,65 @@ async fn what_was_removed_by_hand_is_made_again(c: &Company) -> Result<()> {
     let _guard = anew.lock("a").await?;
     let late = Keeper::builder().ttl(LONG).connect(&url).await?;
     assert!(!late.check(&guard.sequencer()).await.unwrap_or(false));
+    Ok(())
+}
+
+/// The names are those of Curator's `InterProcessReadWriteLock`.
+async fn readers_of_both_share_and_writers_of_both_do_not(c: &Company) -> Result<()> {
+    let (keeper, mut theirs) = (c.keeper_with("raw=rw").await?, c.theirs().await);
+    let lock = keeper.rwlock(&c.name);
+    let mut ask = async |command: &str, answer: &str| {
+        theirs.tell(&c.words(command)).await;
+        theirs.expect(answer).await;
+    };
+    let reader = lock.read().try_now().await?.context("free")?;
+    ask("tryread", "granted").await;
+    assert!(lock.write().try_now().await?.is_none());
+    reader.release().await?;
+    assert!(lock.write().try_now().await?.is_none(), "theirs still reads");
+    let second = lock.read().try_now().await?.context("readers share")?;
+    ask("release", "released").await;
+    ask("trywrite", "busy").await;
+    second.release().await?;
+    ask("trywrite", "granted").await;
+    assert!(lock.read().try_now().await?.is_none());
+    assert!(lock.write().try_now().await?.is_none());
+    ask("release", "released").await;
+    let writer = lock.write().try_now().await?.context("free again")?;
+    ask("tryread", "busy").await;
+    ask("trywrite", "busy").await;
+    writer.release().await?;
+    until_length(keeper.store(), &c.name, 0).await;
+    Ok(())
+}
+
+/// A writer behind readers, readers behind it, and a writer behind them: two of each side.
+async fn readers_and_writers_of_both_come_in_their_order(c: &Company) -> Result<()> {
+    let (one, two) = (c.keeper_with("raw=rw").await?, c.keeper_with("raw=rw").await?);
+    let (mut third, mut fourth) = (c.theirs().await, c.theirs().await);
+    let first = one.rwlock(&c.name).read().await?;
+    let arrived = async |many: usize| until_length(one.store(), &c.name, many).await;
+    third.tell(&c.words("write")).await;
+    arrived(2).await;
+    let reader = tokio::spawn(two.rwlock(&c.name).read().into_future());
+    arrived(3).await;
+    fourth.tell(&c.words("read")).await;
+    arrived(4).await;
+    let last = tokio::spawn(one.rwlock(&c.name).write().into_future());
+    arrived(5).await;
+    assert!(third.is_silent().await, "ours reads");
+    assert!(fourth.is_silent().await && !reader.is_finished(), "nobody passes a writer");
+    first.release().await?;
+    third.expect("granted").await;
+    assert!(fourth.is_silent().await && !reader.is_finished(), "theirs writes");
+    third.release().await;
+    let reader = soon("our reader's turn", reader).await??;
+    fourth.expect("granted").await;
+    assert!(!last.is_finished(), "two read");
+    reader.release().await?;
+    arrived(2).await;
+    assert!(!last.is_finished(), "theirs reads");
+    fourth.release().await;
+    soon("our writer's turn", last).await??.release().await?;
     Ok(())
 }
