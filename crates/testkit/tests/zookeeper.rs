@@ -4,6 +4,7 @@
 use lockkeeper::{Guard, Keeper, Loss, TicketId};
 use servers::{Running, Way, ZOOKEEPER};
 use std::{
+    collections::VecDeque,
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
     path::Path,
@@ -54,9 +55,11 @@ fn watches(server: &Running) -> u64 {
     told(server, "mntr", "zk_watch_count\t")
 }
 
-/// How often somebody was told so far that a node has gone.
+/// How often somebody was told so far that a node has gone, or that a line has changed.
 fn wake_ups(server: &Running) -> u64 {
-    told(server, "mntr", "zk_sum_node_deleted_watch_count\t")
+    let [gone, changed] = ["deleted", "children"]
+        .map(|what| told(server, "mntr", &format!("zk_sum_node_{what}_watch_count\t")));
+    gone + changed
 }
 
 /// What the counting itself costs, at the quietest of several times.
@@ -187,6 +190,53 @@ async fn a_release_wakes_one_of_all_who_wait_in_many_processes() {
         assert_eq!(wake_ups(&server) - before, 1 + own, "turn {turn}, {waiters} waiters");
         before = wake_ups(&server);
     }
+}
+
+/// However many wait; and whoever comes wakes nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_released_permit_wakes_no_more_than_there_are_permits() {
+    const PERMITS: u32 = 2;
+    const WAITERS: usize = 12;
+    let Some(server) = start(ZOOKEEPER) else { return };
+    let holder = keeper(&server).await;
+    let take =
+        async |keeper: &Keeper| keeper.semaphore("a", PERMITS).acquire(1).await.expect("granted");
+    let mut held = VecDeque::from([take(&holder).await, take(&holder).await]);
+    let (mut line, before) = (Vec::new(), wake_ups(&server));
+    for at in 0..WAITERS {
+        let waiter = keeper_at(server.url(), LONG).await;
+        line.push(tokio::spawn(async move { (take(&waiter).await, waiter) }));
+        until_length(holder.store(), "a", 2 + at + 1).await;
+    }
+    // Each of them watches two before it, and itself.
+    eventually("they watch", async || watches(&server) == 3 * WAITERS as u64).await;
+    assert_eq!(wake_ups(&server), before);
+    let mut keepers = Vec::new();
+    for (turn, next) in line.into_iter().enumerate() {
+        let before = wake_ups(&server);
+        held.pop_front().expect("two hold").release().await.expect("released");
+        let (guard, keeper) = soon("its turn", next).await.expect("no panic");
+        held.push_back(guard);
+        keepers.push(keeper);
+        let woken = wake_ups(&server) - before;
+        // Whoever had to wait has watched its own node, too.
+        assert!(woken <= u64::from(PERMITS) + 1, "{woken} in turn {turn}");
+    }
+}
+
+/// Watches on all of them would be more than the line is worth.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_kept_out_by_very_many_watches_the_line() {
+    let Some(server) = start(ZOOKEEPER) else { return };
+    let (holder, waiter) = (keeper(&server).await, keeper_at(server.url(), LONG).await);
+    let mut held = Vec::new();
+    for _ in 0..40 {
+        held.push(holder.semaphore("a", 40).acquire(1).await.expect("free"));
+    }
+    let next = tokio::spawn(waiter.semaphore("a", 40).acquire(1).into_future());
+    eventually("the line and itself are watched", async || watches(&server) == 2).await;
+    held.swap_remove(20).release().await.expect("released");
+    drop(soon("its turn", next).await.expect("no panic").expect("granted"));
 }
 
 /// `LOCKKEEPER_LOCKS=10000` makes it as many as one likes.

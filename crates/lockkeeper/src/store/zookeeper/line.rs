@@ -2,12 +2,13 @@
 
 use super::{
     ATTEMPTS, KIND, Zookeeper,
+    attend::Found,
     conn::{Answer, Fault, Reply},
     data::Card,
     failure,
     last::Birth,
     link::unavailable,
-    lives::{Held, Life, Rest, Watcher},
+    lives::{Held, Life, Watcher},
     names::{Paths, Queue, number_of},
     optional, two,
     wire::{Code, Kind, Request},
@@ -16,7 +17,7 @@ use crate::{
     error::{Outcome, StoreError, Trouble},
     line::LINE_MAX,
     name::Name,
-    store::{Enter, Entered, Holder, Manner, Stand, StoreResult, Wait, together},
+    store::{Enter, Entered, Manner, Stand, StoreResult, Wait, together},
     ticket::{Mode, Place, TicketId},
 };
 use std::{
@@ -27,20 +28,9 @@ use std::{
 
 /// When to look again although nothing was heard. Nothing moves here without a write, and writes are
 /// watched.
-const RECHECK: Duration = Duration::from_secs(1);
-/// So many tickets at the head of a line look at all of it whenever they are asked. Those further back
-/// take the longer the further they are: a line of hundreds is long to read.
-const NEAR: usize = 16;
-const FAR_MOST: Duration = Duration::from_secs(30);
+pub(super) const RECHECK: Duration = Duration::from_secs(1);
 /// How many requests are sent at once for what can be many.
 pub(super) const PORTION: usize = 500;
-
-/// How a ticket was found.
-enum Found {
-    Standing(Stand),
-    /// While it was looked at, the line has moved.
-    Moved(Queue),
-}
 
 /// A ticket's node as its creation was answered.
 struct Created {
@@ -347,19 +337,6 @@ impl Zookeeper {
         stands.into_iter().collect()
     }
 
-    /// How a ticket far back in its line waits, if nothing was heard since it was last looked at.
-    fn resting(&self, life: &Life, ticket: TicketId, held: &Held, connection: u64) -> Option<Wait> {
-        let (rest, own) = (held.rest.as_ref()?, held.path.as_ref()?);
-        let far = u32::try_from(rest.ahead / NEAR).unwrap_or(u32::MAX);
-        let until = rest.seen + RECHECK.saturating_mul(far).min(FAR_MOST);
-        let rests = rest.connection == connection && self.now() < until;
-        (rests && life.rests(ticket, own, rest)).then(|| Wait {
-            ahead: rest.ahead,
-            holder: held.holder.clone(),
-            recheck: RECHECK,
-        })
-    }
-
     async fn stand_among(
         &self,
         life: &Arc<Life>,
@@ -400,7 +377,7 @@ impl Zookeeper {
                 return Ok(Stand::Gone);
             };
             if at < queue.admitted() {
-                life.change(ticket, |held| held.granted = true);
+                life.granted(ticket);
                 return Ok(Stand::Granted { fence });
             }
             match self.attend(life, name, ticket, &queue, at).await? {
@@ -438,96 +415,10 @@ impl Zookeeper {
         }
     }
 
-    /// Watches what stands in the way of a waiting ticket, and the ticket itself.
-    async fn attend(
-        &self,
-        life: &Life,
-        name: &Name,
-        ticket: TicketId,
-        queue: &Queue,
-        at: usize,
-    ) -> StoreResult<Found> {
-        let line = self.line(name)?;
-        let node = |at: usize| format!("{line}/{}", queue.0[at].node);
-        let (own, head) = (node(at), node(0));
-        let connection = life.link.connect().await?;
-        let obstacle = queue.obstacle(at).map(|spot| format!("{line}/{}", spot.node));
-        let watched = obstacle.as_ref().unwrap_or(&line);
-        let watcher = || Watcher::Ticket(ticket);
-        let waiting = |holder: Option<Holder>| {
-            let wait = Wait { ahead: at, holder, recheck: RECHECK };
-            Found::Standing(Stand::Waiting(wait))
-        };
-        let news = life.watch(connection, watched, watcher());
-        let own_news = life.watch(connection, &own, watcher());
-        if !news && !own_news {
-            life.change(ticket, |held| {
-                if let Some(rest) = &mut held.rest {
-                    (rest.ahead, rest.seen) = (at, self.now());
-                }
-            });
-            return Ok(waiting(life.held(name, ticket).and_then(|held| held.holder)));
-        }
-        let look = match &obstacle {
-            Some(path) => Request::data(path, true),
-            None => Request::children(&line, true),
-        };
-        let requests = [look, Request::data(&own, true), Request::data(&head, false)];
-        let mut answers = life.link.ask(&requests).await?.into_iter();
-        let mut next = || answers.next().unwrap_or(Err(Fault::Broken));
-        let (mut look, own_data, head) = (next(), optional(next()), readable(next()));
-        if let (Err(Fault::Refused(Code::NO_AUTH)), Some(path)) = (&look, &obstacle) {
-            // Others' nodes need not be readable; that they are there can always be seen.
-            let mut answers = life.link.ask(&[Request::watch(path)]).await?;
-            look = answers.pop().unwrap_or(Err(Fault::Broken));
-        }
-        let look = optional(look);
-        if look.is_err() || own_data.is_err() {
-            // Whoever comes next must ask again.
-            life.unwatch(watched);
-            life.unwatch(&own);
-        }
-        if own_data?.is_none() {
-            life.unwatch(&own);
-            life.forget(ticket);
-            return Ok(Found::Standing(Stand::Gone));
-        }
-        match (&obstacle, look?) {
-            (Some(_), Some(_)) => {}
-            (Some(path), None) => {
-                life.unwatch(path);
-                return Ok(Found::Moved(self.list(life, &line).await?));
-            }
-            (None, answer) => {
-                let names = answer.map(|reply| reply.names().map_err(failure)).transpose()?;
-                let fresh = Queue::of(&names.unwrap_or_default());
-                if fresh != *queue {
-                    return Ok(Found::Moved(fresh));
-                }
-            }
-        }
-        let seen = head_of_line(head?)?;
-        let rest = Rest { ahead: at, seen: self.now(), watched: watched.clone(), connection };
-        life.change(ticket, |held| {
-            held.holder.clone_from(&seen);
-            held.rest = Some(rest);
-        });
-        Ok(waiting(seen))
-    }
-
     /// How long ago that was on the server's wall clock, if it agrees with ours. For people only.
     pub(super) fn ago(&self, ms: u64) -> Duration {
         Duration::from_millis((self.clock.wall_micros() / 1_000).saturating_sub(ms))
     }
-}
-
-/// What the ticket at the head of a line says of itself, if it is one of ours.
-fn head_of_line(head: Option<Reply>) -> StoreResult<Option<Holder>> {
-    let Some(reply) = head else { return Ok(None) };
-    let (data, _) = reply.data().map_err(failure)?;
-    let Card { owner, note, .. } = Card::read(&data);
-    // When the one before it left is written nowhere.
-    Ok(owner.map(|owner| Holder { owner, note, held_for: None }))
 }
 
 /// The answer to an enter; `None` if the ticket is not there.

@@ -16,7 +16,7 @@ use crate::{
     ticket::{SessionId, TicketId},
 };
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, hash_map::Entry},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::Notify;
@@ -200,6 +200,21 @@ impl State {
     pub(super) fn remove(&mut self, ticket: TicketId) {
         if let Some(held) = self.tickets.remove(&ticket) {
             self.load -= held.load;
+            self.unwatch(ticket, held.rest, &[]);
+        }
+    }
+
+    /// A ticket waits in another way than before, or no longer: of what it watched it wants to hear nothing
+    /// but this. The rest may stay where it is for long.
+    fn unwatch(&mut self, ticket: TicketId, before: Option<Rest>, but: &[String]) {
+        let watched = before.into_iter().flat_map(|rest| rest.watched);
+        for path in watched.filter(|path| !but.contains(path)) {
+            if let Entry::Occupied(mut watchers) = self.watches.entry(path) {
+                watchers.get_mut().remove(&Watcher::Ticket(ticket));
+                if watchers.get().is_empty() {
+                    watchers.remove();
+                }
+            }
         }
     }
 }
@@ -231,7 +246,7 @@ pub(super) struct Rest {
     pub(super) ahead: usize,
     pub(super) seen: Moment,
     /// What it watches, and on which connection.
-    pub(super) watched: String,
+    pub(super) watched: Vec<String>,
     pub(super) connection: u64,
 }
 
@@ -302,6 +317,24 @@ impl Life {
         }
     }
 
+    /// Notes how a ticket waits.
+    pub(super) fn rest(&self, ticket: TicketId, rest: Rest) {
+        let mut state = self.state();
+        let Some(held) = state.tickets.get_mut(&ticket) else { return };
+        let watched = rest.watched.clone();
+        let before = held.rest.replace(rest);
+        state.unwatch(ticket, before, &watched);
+    }
+
+    /// Notes that a ticket was admitted.
+    pub(super) fn granted(&self, ticket: TicketId) {
+        let mut state = self.state();
+        let Some(held) = state.tickets.get_mut(&ticket) else { return };
+        held.granted = true;
+        let before = held.rest.take();
+        state.unwatch(ticket, before, &[]);
+    }
+
     pub(super) fn forget(&self, ticket: TicketId) {
         self.state().remove(ticket);
     }
@@ -323,7 +356,8 @@ impl Life {
         let state = self.state();
         let watcher = Watcher::Ticket(ticket);
         let watched = |path: &str| state.watches.get(path).is_some_and(|w| w.contains(&watcher));
-        state.watched_over == rest.connection && watched(own) && watched(&rest.watched)
+        let all = rest.watched.iter().all(|path| watched(path));
+        state.watched_over == rest.connection && watched(own) && all
     }
 
     /// The watch did not come about.

@@ -5,7 +5,7 @@
 //! | line | the ephemeral sequential children of a container node, named as Curator names them |
 //! | session | a ZooKeeper session of its own, on a connection of its own; more of them for thousands of tickets |
 //! | renewal | a write that a majority agrees upon: a server that is cut off answers reads and pings |
-//! | hint | a watch on the one node that stands in the way, and one on the ticket itself |
+//! | hint | a watch on the one node that stands in the way (of permits: on as many as it takes), and one on the ticket itself |
 //! | fence | czxid, the number of the write that made the ticket's node |
 //! | round trips | enter 1 (create and list together, or create alone), one more to wait; leave 1; renew 1; a turn 1 read |
 //!
@@ -23,6 +23,7 @@
 //! have sessions that live by renewals alone and requests that are sent together.
 
 mod advice;
+mod attend;
 mod cells;
 mod conn;
 mod data;

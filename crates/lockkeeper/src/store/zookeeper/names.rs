@@ -266,14 +266,25 @@ impl Queue {
         self.0.iter().position(|spot| Some(spot.node.as_str()) == node)
     }
 
-    /// Whose going can let this waiting ticket go: in a plain line one other node, for a semaphore any.
-    pub(super) fn obstacle(&self, at: usize) -> Option<&Spot> {
-        let before = &self.0[..at];
-        match self.0[at].mode {
-            Mode::Permits { .. } => None,
-            Mode::Shared => before.iter().rfind(|spot| spot.mode != Mode::Shared),
-            _ => before.last(),
+    /// Those who keep a waiting ticket out: as long as all of them stand it cannot go, whatever becomes of
+    /// the others. The nearest ones, and none too many: in a plain line it is one node.
+    pub(super) fn obstacles(&self, at: usize) -> Vec<&Spot> {
+        let weight = |spot: &Spot| u64::from(spot.mode.weight());
+        let (capacity, mut sum) = (u64::from(self.capacity()), weight(&self.0[at]));
+        let mut found = Vec::new();
+        for spot in self.0[..at].iter().rev() {
+            if sum > capacity {
+                break;
+            }
+            sum += weight(spot);
+            found.push(spot);
         }
+        found.retain(|spot| {
+            let spare = sum - weight(spot) > capacity;
+            sum -= if spare { weight(spot) } else { 0 };
+            !spare
+        });
+        found
     }
 }
 
@@ -348,11 +359,14 @@ mod tests {
             "e-lock-0000000005",
         ];
         let queue = Queue::of(&nodes.map(str::to_owned));
-        let obstacle = |at| queue.obstacle(at).map(|spot| spot.node.as_str());
+        let obstacles = |at| {
+            let spots = queue.obstacles(at);
+            spots.into_iter().map(|spot| spot.node.as_str()).collect::<Vec<_>>()
+        };
         assert_eq!((queue.admitted(), queue.capacity()), (1, PLAIN));
-        assert_eq!(obstacle(1), Some(nodes[0]));
-        assert_eq!((obstacle(2), obstacle(3)), (Some(nodes[1]), Some(nodes[1])));
-        assert_eq!(obstacle(4), Some(nodes[3]));
+        assert_eq!(obstacles(1), [nodes[0]]);
+        assert_eq!((obstacles(2), obstacles(3)), (vec![nodes[1]], vec![nodes[1]]));
+        assert_eq!(obstacles(4), [nodes[3]]);
     }
 
     #[test]
@@ -394,6 +408,23 @@ mod tests {
                 prop_assert_eq!((spot.id, spot.mode), (id, mode));
                 // Rust counts the sign among the ten, and so does the server's Java.
                 prop_assert_eq!(spot.number, number);
+            }
+        }
+
+        /// With all of its obstacles it must wait, and without any one of them it could go if only the
+        /// others of them stood there.
+        #[test]
+        fn a_waiter_has_as_many_obstacles_as_it_takes(
+            weights in vec(1u32..5, 1..40), of in 4u32..12,
+        ) {
+            let node = |(at, weight)| format!("{at}-{weight}-of-{of}-permits-{at:010}");
+            let queue = Queue::of(&weights.iter().enumerate().map(node).collect::<Vec<_>>());
+            for (at, own) in weights.iter().enumerate().skip(queue.admitted()) {
+                let obstacles: Vec<u32> =
+                    queue.obstacles(at).iter().map(|spot| spot.mode.weight()).collect();
+                let sum = obstacles.iter().sum::<u32>() + own;
+                prop_assert!(sum > of);
+                prop_assert!(obstacles.iter().all(|weight| sum - weight <= of));
             }
         }
 

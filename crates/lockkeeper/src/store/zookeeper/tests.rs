@@ -4,7 +4,7 @@
 use super::{
     Zookeeper,
     link::{Lasting, Link},
-    lives::{Life, Watcher},
+    lives::{Life, Rest, Watcher},
     plan::Plan,
     scripted::{Ask, Guest, SESSION, Server, TIMEOUT, checked, created, data, names, stat},
 };
@@ -48,10 +48,14 @@ async fn let_in(guest: &mut Guest, path: &str, czxid: i64, line: &[String]) {
     guest.answer(&list, &names(line)).await;
 }
 
-/// Answers what a waiting ticket looks at.
+/// Answers what a waiting ticket looks at: who is before it, itself, and the head of the line.
 async fn let_wait(guest: &mut Guest) {
+    let_look(guest, 3).await;
+}
+
+async fn let_look(guest: &mut Guest, times: usize) {
     let mut asks: Vec<Ask> = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..times {
         asks.push(guest.expect("data").await);
     }
     for ask in &asks {
@@ -223,7 +227,8 @@ async fn an_older_list_does_not_make_a_ticket_that_came_since_forgotten() {
         let line = if list.path.ends_with("/a") { &other[..] } else { &[] };
         guest.answer(list, &names(line)).await;
     }
-    let_wait(&mut guest).await;
+    // It still watches itself.
+    let_look(&mut guest, 2).await;
     polling.await.unwrap().unwrap();
     let place = enter(session, late, "b").place;
     let (left, ()) = join!(store.leave(Leave { place, keep: None, stray: false }), async {
@@ -379,19 +384,41 @@ impl Hints for Heard {
     }
 }
 
-#[tokio::test]
-async fn one_who_thinks_of_an_older_connection_keeps_the_watches_of_the_newer() {
-    let server = Server::start().await;
+/// A life without a server, and what it hears.
+async fn life() -> (Life, Arc<Heard>) {
     let (session, lock_delay) = (SessionId::random(), Duration::ZERO);
     let ttl = Duration::from_secs(60);
     let open = Open { session, ttl, lock_delay, owner: Owner::default() };
-    let link = link(&server, SHORT);
+    let link = link(&Server::start().await, SHORT);
     let life = Life::new(open, Terms::new(ttl, lock_delay), link, Moment::NEVER);
-    let (heard, one, two) = (Arc::new(Heard::default()), TicketId::random(), TicketId::random());
+    let heard = Arc::new(Heard::default());
     life.state().sink = Some(heard.clone());
+    (life, heard)
+}
+
+#[tokio::test]
+async fn one_who_thinks_of_an_older_connection_keeps_the_watches_of_the_newer() {
+    let ((life, heard), one, two) = (life().await, TicketId::random(), TicketId::random());
     assert!(life.watch(8, "/one", Watcher::Ticket(one)));
     assert!(life.watch(7, "/two", Watcher::Ticket(two)));
     life.hear("/one");
     life.hear("/two");
     assert_eq!(*heard.0.lock().unwrap(), [one, two]);
+}
+
+/// Of several who keep it out one has gone, and the others may stay for long.
+#[tokio::test]
+async fn one_who_waits_no_more_is_told_nothing() {
+    let (life, heard) = life().await;
+    let [granted, gone, waits] = [(); 3].map(|()| TicketId::random());
+    for ticket in [granted, gone, waits] {
+        life.begin(&name("a"), "/a", ticket);
+        let watched = vec!["/a/1".to_owned()];
+        life.rest(ticket, Rest { ahead: 1, seen: Moment::NEVER, watched, connection: 1 });
+        assert!(life.watch(1, "/a/1", Watcher::Ticket(ticket)));
+    }
+    life.granted(granted);
+    life.forget(gone);
+    life.hear("/a/1");
+    assert_eq!(*heard.0.lock().unwrap(), [waits]);
 }
