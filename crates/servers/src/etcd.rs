@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 
 use crate::recipe::{Process, Recipe, Site};
 
-pub use newer::{ETCD_NEWER, ETCD_NEWER_CLUSTER, ETCD_NEWER_PARTED};
+pub use newer::{ETCD_NEWER, ETCD_NEWER_PARTED};
 pub use parted::{ETCD_PARTED, cut_off, rejoin};
 
 const MEMBERS: usize = 3;

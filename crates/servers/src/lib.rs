@@ -44,9 +44,7 @@ mod way;
 mod zookeeper;
 
 pub use detached::{Detached, Mark};
-pub use etcd::{
-    ETCD, ETCD_CLUSTER, ETCD_NEWER, ETCD_NEWER_CLUSTER, ETCD_NEWER_PARTED, ETCD_PARTED, ETCD_TLS,
-};
+pub use etcd::{ETCD, ETCD_CLUSTER, ETCD_NEWER, ETCD_NEWER_PARTED, ETCD_PARTED, ETCD_TLS};
 pub use install::{Unavailable, install_missing};
 pub use java::{CURATOR, JAVA_PEERS, JavaPeer, install_java_peers};
 pub use mariadb::{MARIADB, MARIADB_TLS};

