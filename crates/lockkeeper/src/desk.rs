@@ -72,6 +72,8 @@ struct Waiter {
     name: Name,
     /// When to poll; `None` while the enter has not been answered.
     recheck: Option<Moment>,
+    /// A hint has come before that answer, which may be older than the hint.
+    hinted: bool,
     pause: Duration,
     /// Taken when the grant has been told; the entry stays until the ticket is held or left, so that
     /// the ticket is known all the time.
@@ -217,8 +219,14 @@ impl Desk {
         tell: Option<Tell>,
     ) -> oneshot::Receiver<u64> {
         let (turn, receiver) = oneshot::channel();
-        let waiter =
-            Waiter { name: name.clone(), recheck: None, pause: POLL_FIRST, turn: Some(turn), tell };
+        let waiter = Waiter {
+            name: name.clone(),
+            recheck: None,
+            hinted: false,
+            pause: POLL_FIRST,
+            turn: Some(turn),
+            tell,
+        };
         self.book().waiting.insert(ticket, waiter);
         receiver
     }
@@ -229,7 +237,11 @@ impl Desk {
             let mut book = self.book();
             let waiting = book.waiting.get_mut(&ticket).filter(|w| w.turn.is_some());
             let Some(waiter) = waiting else { return };
-            self.rest(waiter, wait)
+            let tell = self.rest(waiter, wait);
+            if std::mem::take(&mut waiter.hinted) {
+                waiter.recheck = Some(self.clock.now());
+            }
+            tell
         };
         self.waiters.notify_one();
         self.due.notify_one();
@@ -414,10 +426,9 @@ impl Hints for Desk {
     fn look(&self, ticket: Option<TicketId>) {
         self.deaf.store(false, Ordering::Release);
         let (now, mut book) = (self.clock.now(), self.book());
-        let mut hurry = |waiter: &mut Waiter| {
-            if waiter.recheck.is_some() {
-                waiter.recheck = Some(now);
-            }
+        let mut hurry = |waiter: &mut Waiter| match &mut waiter.recheck {
+            Some(recheck) => *recheck = now,
+            None => waiter.hinted = true,
         };
         match ticket {
             Some(ticket) => book.waiting.get_mut(&ticket).into_iter().for_each(&mut hurry),
@@ -428,5 +439,30 @@ impl Hints for Desk {
         }
         drop(book);
         self.due.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_that_overtakes_the_answer_to_an_enter_is_not_lost() {
+        let desk = Desk::new(Clock::system(), Moment::NEVER);
+        let wait = Wait { ahead: 1, holder: None, recheck: Duration::from_secs(60) };
+        let enter = |hint: bool| {
+            let (name, ticket) = (Name::new("a").unwrap(), TicketId::random());
+            let _turn = desk.listen(ticket, &name, None);
+            if hint {
+                desk.look(Some(ticket));
+            }
+            desk.look(Some(TicketId::random()));
+            desk.queued(ticket, &wait);
+            let due = desk.due().poll;
+            desk.forget(ticket);
+            !due.is_empty()
+        };
+        assert!(enter(true), "it looks again at once");
+        assert!(!enter(false), "it waits");
     }
 }
