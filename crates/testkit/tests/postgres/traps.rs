@@ -120,6 +120,39 @@ async fn the_dead_stay_dead() {
     assert_eq!(soon("the renewal", renewal).await.expect("no panic"), 0);
 }
 
+/// A renewal has changed its session's row and is about to commit. Others still see the old end of the
+/// session: it counts for nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_whose_renewal_is_about_to_commit_is_not_dead() {
+    let Some(server) = start(POSTGRES) else { return };
+    let other = User::of(&server).await;
+    let mut user = session(&server, 500).await;
+    eventually("a renewal in time", async || {
+        user = session(&server, 500).await;
+        user.run(ENTER).await;
+        let renew = "SELECT (o_version IS NOT NULL)::int::bigint FROM lockkeeper.lk_renew('\\x01')";
+        other.run("ROLLBACK; BEGIN").await;
+        other.number(renew).await == 1
+    })
+    .await;
+    let expired = "SELECT count(*) FROM lockkeeper.lk_session \
+                   WHERE id = '\\x01' AND expires < clock_timestamp()";
+    eventually("the end that others see", async || user.number(expired).await == 1).await;
+    user.run("SELECT lockkeeper.lk_open('\\x10', 60000000, 0, 'c', 'h', 1, 'p')").await;
+    let tries = [
+        "SELECT count(*) FROM lockkeeper.lk_enter('a', '\\x11', '\\x10', 1, 1, false, '', NULL, 100) \
+          WHERE o_what = 'granted'",
+        "SELECT coalesce(lockkeeper.lk_try_lock('a'), 0)",
+    ];
+    for sql in tries {
+        assert_eq!(user.number(sql).await, 0, "{sql}");
+    }
+    other.run("COMMIT").await;
+    let lives =
+        "SELECT count(*) FROM lockkeeper.lk_session WHERE id = '\\x01' AND expires > '-infinity'";
+    assert_eq!(user.number(lives).await, 1);
+}
+
 /// The short way in, as it is sent.
 const SHORT_WAY: &str = include_str!("../../../lockkeeper/src/store/postgres/enter.sql");
 

@@ -146,6 +146,33 @@ async fn who_lost_its_lock_to_a_transaction_stays_dead() {
     assert!(next.fence() > number);
 }
 
+/// A transaction that takes over from a dead session has ended it, and may be long: what else that session
+/// had is free for others, keepers and transactions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_takes_over_from_the_dead_keeps_no_other_name_closed() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    keeper.lock("d").await.expect("free").release().await.expect("released");
+    user.run("SELECT lockkeeper.lk_open('\\x01', 300000, 0, 'c', 'h', 1, 'p')").await;
+    for name in ["a", "b", "c"] {
+        user.run(&format!(
+            "SELECT lockkeeper.lk_enter('{name}', '{name}', '\\x01', capacity, capacity, true, '', NULL, 9) \
+               FROM lockkeeper.lk_line WHERE name = 'd'"
+        ))
+        .await;
+    }
+    assert_eq!(user.tickets().await, 3);
+    user.run("BEGIN").await;
+    eventually_locked(&user, "a").await;
+    let next = keeper.lock("b").wait(TTL * 5).await.expect("its holder is dead");
+    next.release().await.expect("released");
+    let mut other = User::of(&server).await;
+    let tx = other.transaction().await;
+    lock_in(&tx, "c", TTL * 5).await.expect("its holder is dead");
+    assert!(keeper.lock("a").try_now().await.expect("an answer").is_none(), "a is the user's");
+    user.run("COMMIT").await;
+}
+
 /// Takes the lock in the user's open transaction, as soon as the server's clock says that it is free.
 async fn eventually_locked(user: &User, name: &str) -> u64 {
     let number = std::sync::atomic::AtomicI64::new(0);

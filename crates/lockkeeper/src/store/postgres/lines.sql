@@ -2,9 +2,10 @@
 --
 -- Nobody waits for a row while it holds another: a line's row is waited for first, and whoever wants
 -- more than one line, or the row of a session that is found dead, skips what is locked. A renewal
--- takes its session's row alone.
+-- takes its session's key and row alone.
 --
--- Beside the rows there are two advisory locks that end with their transaction. A user's transaction
+-- Beside the rows there are three advisory locks that end with their transaction. A renewal has that of
+-- its session alone: who takes the session for dead must share it, and else it lives. A user's transaction
 -- that has checked a fence shares the one of its ticket: who wants to end that ticket must have it
 -- alone, and is told "busy" (55P03) until then. A user's transaction that holds a name as its own
 -- lock (lk_lock) has the one of the name alone: who grants must share it, and else grants nothing.
@@ -29,6 +30,9 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT lockkeeper.lk_key('ticket/' || encode(p_tick
 CREATE OR REPLACE FUNCTION lockkeeper.lk_name_key(p_name text) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$ SELECT lockkeeper.lk_key('name/' || p_name) $$;
 
+CREATE OR REPLACE FUNCTION lockkeeper.lk_session_key(p_session bytea) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$ SELECT lockkeeper.lk_key('session/' || encode(p_session, 'hex')) $$;
+
 -- Bounds the wait for rows, if nothing does.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_bound() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -41,8 +45,11 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_hurry() RETURNS boolean
 LANGUAGE sql AS $$ SELECT set_config('lock_timeout', '20ms', true) IS NOT NULL $$;
 
 -- Has this ticket's time passed? Then its session is ended in the same transaction: a renewal that
--- was faster makes the ticket live, one that is slower finds its session over. A session whose row is
--- locked is being renewed, or ended by somebody else: it is not dead for now.
+-- was faster makes the ticket live, one that is slower finds its session over. While a renewal is about
+-- to commit, the session is not dead for now.
+--
+-- The key keeps renewals out, and the row is ended by whoever gets it: perhaps a user's transaction that
+-- stays open for long, and takes a dead session's lock. What else that session had is free all the same.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_bury(
   p_session bytea, p_hold_until timestamptz, p_granted boolean, p_now timestamptz
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -58,12 +65,16 @@ BEGIN
   ELSIF s.expires > p_now OR (p_granted AND s.dead_at > p_now) THEN
     RETURN false;
   ELSIF s.expires > '-infinity' THEN
-    PERFORM FROM lockkeeper.lk_session
-     WHERE id = p_session AND expires <= p_now FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
+    IF NOT pg_try_advisory_xact_lock_shared(lockkeeper.lk_session_key(p_session)) THEN
       RETURN false;
     END IF;
-    UPDATE lockkeeper.lk_session SET expires = '-infinity' WHERE id = p_session;
+    -- Read again: a renewal may have come between.
+    PERFORM FROM lockkeeper.lk_session WHERE id = p_session AND expires > p_now;
+    IF FOUND THEN
+      RETURN false;
+    END IF;
+    UPDATE lockkeeper.lk_session SET expires = '-infinity'
+     WHERE id IN (SELECT id FROM lockkeeper.lk_session WHERE id = p_session FOR UPDATE SKIP LOCKED);
   END IF;
   RETURN true;
 END $$;

@@ -22,11 +22,13 @@ BEGIN
 END $$;
 
 -- Renews a session. o_version counts its evictions; NULL says that the session is over. It takes no
--- lock but that of its own row.
+-- locks but those of its own session.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_renew(
   p_session bytea, OUT o_now bigint, OUT o_version bigint
 ) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 BEGIN
+  PERFORM pg_advisory_xact_lock(lockkeeper.lk_session_key(p_session))
+     FROM lockkeeper.lk_session WHERE id = p_session AND expires > clock_timestamp();
   -- The clock is read again behind the wait for the row, if there is one.
   UPDATE lockkeeper.lk_session
      SET expires = clock_timestamp() + ttl, dead_at = clock_timestamp() + ttl + lock_delay
