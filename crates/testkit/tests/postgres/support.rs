@@ -6,7 +6,7 @@ use std::{ops::Deref, time::Duration};
 use testkit::live;
 use tokio_postgres::{Client, NoTls, Transaction};
 
-pub(crate) use testkit::live::{start, until_length};
+pub(crate) use testkit::live::{start, start_with_clocks, until_length};
 
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 

@@ -1,6 +1,6 @@
 //! Locks in the users' own transactions.
 
-use crate::support::{TTL, User, code, keeper, start, until_length};
+use crate::support::{TTL, User, code, keeper, start, start_with_clocks, until_length};
 use lockkeeper::{
     Error,
     store::postgres::{Schema, fence_check, lock_in},
@@ -144,6 +144,27 @@ async fn who_lost_its_lock_to_a_transaction_stays_dead() {
     user.run("COMMIT").await;
     let next = keeper(&server).await.lock("a").await.expect("free");
     assert!(next.fence() > number);
+}
+
+/// Who has lost its lock for good has no valid fence again when the server's clock is set back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_clock_brings_the_fence_of_the_dead_back() {
+    let Some(mut server) = start_with_clocks(POSTGRES) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    let held = keeper.lock("a").lease(Duration::from_millis(300)).await.expect("free");
+    soon("the loss", held.lost()).await;
+    user.run("BEGIN").await;
+    assert!(eventually_locked(&user, "a").await > held.fence());
+    user.run("COMMIT").await;
+    server.nodes()[0].set_clock(-3_600).expect("set back");
+    let due = "SELECT count(*) FROM lockkeeper.lk_standing WHERE dead_at > clock_timestamp()";
+    assert_eq!(user.number(due).await, 1, "its time has not come yet");
+    let refused = fence_check(&*user, &held.sequencer()).await;
+    assert!(matches!(refused, Err(Error::Lost { .. })), "{refused:?}");
+    assert!(!keeper.check(&held.sequencer()).await.expect("an answer"));
+    let writes =
+        "SELECT count(o_seq) FROM lockkeeper.lk_line, lockkeeper.lk_held(name, id, session)";
+    assert_eq!(user.number(writes).await, 0);
 }
 
 /// A transaction that takes over from a dead session has ended it, and may be long: what else that session

@@ -492,7 +492,7 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_held(
 ) LANGUAGE sql AS $$
   SELECT seq, fence, weight = capacity, note_edit, cell_edit FROM lockkeeper.lk_standing
    WHERE name = p_name AND id = p_ticket AND session = p_session AND fence IS NOT NULL
-     AND dead_at > clock_timestamp() LIMIT 1
+     AND dead_at > clock_timestamp() AND expires > '-infinity' LIMIT 1
 $$;
 
 -- Changes the note of a held ticket; says whether it is held.
@@ -554,7 +554,8 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_check(
 ) RETURNS boolean LANGUAGE sql AS $$
   SELECT EXISTS (SELECT FROM lockkeeper.lk_standing
    WHERE name = p_name AND id = p_ticket AND session IS NOT NULL AND fence = p_fence
-     AND weight = p_weight AND capacity = p_capacity AND dead_at > clock_timestamp())
+     AND weight = p_weight AND capacity = p_capacity AND dead_at > clock_timestamp()
+     AND expires > '-infinity')
 $$;
 
 -- Lines with their living tickets, in order: up to so many whose names lie between two and come after

@@ -98,12 +98,13 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_cell(
   fence bigint NOT NULL
 );
 
--- Every ticket, wherever it stands, with the time at which it ends unless its session is renewed.
+-- Every ticket, wherever it stands, with the time at which it ends unless its session is renewed, and its
+-- session's end: one that was ended has no valid fence, even if the clock is set back before dead_at.
 CREATE OR REPLACE VIEW lockkeeper.lk_standing AS
 SELECT l.name, 0::bigint AS seq, l.id, l.session, l.weight, l.capacity, l.fence, l.entered,
        l.entered AS granted, l.hold_until, l.note, l.note_edit, l.cell_edit,
        coalesce(l.hold_until, s.dead_at, '-infinity') AS dead_at,
-       s.host, s.pid, s.program
+       s.host, s.pid, s.program, s.expires
   FROM lockkeeper.lk_line l LEFT JOIN lockkeeper.lk_session s ON s.id = l.session
  WHERE l.id IS NOT NULL
 UNION ALL
@@ -111,5 +112,5 @@ SELECT t.name, t.seq, t.id, t.session, t.weight, t.capacity, t.fence, t.entered,
        t.granted, t.hold_until, t.note, t.note_edit, t.cell_edit,
        coalesce(t.hold_until, CASE WHEN t.fence IS NULL THEN s.expires ELSE s.dead_at END,
                 '-infinity') AS dead_at,
-       s.host, s.pid, s.program
+       s.host, s.pid, s.program, s.expires
   FROM lockkeeper.lk_ticket t LEFT JOIN lockkeeper.lk_session s ON s.id = t.session;

@@ -92,7 +92,7 @@ BEGIN
   PERFORM pg_advisory_xact_lock_shared(lockkeeper.lk_ticket_key(p_ticket));
   PERFORM FROM lockkeeper.lk_standing
    WHERE name = p_name AND id = p_ticket AND session IS NOT NULL AND fence = p_fence
-     AND dead_at > clock_timestamp();
+     AND dead_at > clock_timestamp() AND expires > '-infinity';
   IF NOT FOUND THEN
     RAISE EXCEPTION 'the lock % is not held any more', quote_literal(p_name)
       USING ERRCODE = 'LK003';
