@@ -40,7 +40,10 @@ use tokio_postgres::{
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
 /// How long requests that nobody waits for any more may have been without an answer, all together,
 /// before that counts against their connection.
-const SILENCE: Duration = Duration::from_secs(1);
+pub(super) const SILENCE: Duration = Duration::from_secs(1);
+/// The same for renewals. Who gives one up has waited for a third of its TTL, and the next one must not be
+/// lost to the same connection.
+pub(super) const SILENCE_OF_RENEWALS: Duration = Duration::from_millis(100);
 /// For how long connecting may take, and the least that each of several hosts is given.
 const CONNECT: Duration = Duration::from_secs(3);
 const CONNECT_HOST: Duration = Duration::from_secs(1);
@@ -80,6 +83,8 @@ struct State {
     plan: Arc<Plan>,
     clock: Clock,
     ear: Option<Ear>,
+    /// For how long a connection may be silent.
+    silence: Duration,
     current: Mutex<Option<Arc<Wire>>>,
     connecting: tokio::sync::Mutex<()>,
     /// How often it was tried to connect.
@@ -228,11 +233,12 @@ impl State {
 }
 
 impl Link {
-    pub(super) fn new(plan: Arc<Plan>, clock: Clock, ear: Option<Ear>) -> Self {
+    pub(super) fn new(plan: Arc<Plan>, clock: Clock, silence: Duration, ear: Option<Ear>) -> Self {
         Self(Arc::new(State {
             plan,
             clock,
             ear,
+            silence,
             current: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
             tries: AtomicU64::new(0),
@@ -427,7 +433,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let Some(since) = self.since else { return };
         let silent = self.wire.silence().add(since, self.link.0.clock.now());
-        if self.wire.is_pooled() || silent >= SILENCE {
+        if self.wire.is_pooled() || silent >= self.link.0.silence {
             self.link.0.give_up(self.wire.number);
         }
     }

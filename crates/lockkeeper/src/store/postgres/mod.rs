@@ -111,8 +111,8 @@ impl Postgres {
     async fn over(plan: Arc<Plan>, clock: Clock) -> StoreResult<Self> {
         let calls = Calls::of(&schema::quoted(&plan.schema));
         let sinks = Arc::<Sinks>::default();
-        let link = |ear| Link::new(Arc::clone(&plan), clock.clone(), ear);
-        let requests = link(None);
+        let link = |silence, ear| Link::new(Arc::clone(&plan), clock.clone(), silence, ear);
+        let requests = link(link::SILENCE, None);
         let pooled = requests.is_pooled().await?;
         advice::refuse(&requests, &calls).await?;
         let id = match schema::ensure(&requests, &calls, &plan.schema, plan.create).await {
@@ -124,8 +124,8 @@ impl Postgres {
             id,
             calls,
             requests,
-            renewals: link(None),
-            ear: link(Some(sinks.ear())),
+            renewals: link(link::SILENCE_OF_RENEWALS, None),
+            ear: link(link::SILENCE, Some(sinks.ear())),
             clock,
             pooled,
             schema: plan.schema.clone(),
