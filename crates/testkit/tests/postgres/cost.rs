@@ -1,10 +1,16 @@
 //! Statements, messages and connections.
 
 use crate::support::{TALKATIVE, TTL, User, keeper, start, until_length};
-use lockkeeper::Guard;
+use lockkeeper::{
+    Guard,
+    store::{Entered, Left, Stand, Store as _, Which},
+};
 use servers::{POSTGRES, Running};
 use std::{fs, path::PathBuf, time::Duration};
-use testkit::world::{eventually, soon};
+use testkit::{
+    hand::Hand,
+    world::{eventually, soon},
+};
 
 /// What the server was told, from here on.
 struct Log {
@@ -172,31 +178,44 @@ async fn transactions_that_sit_on_rows_cost_nobody_else_its_life() {
     keeper.close().await;
 }
 
-/// A line that somebody sits on is no reason to keep others waiting whose turn has come.
+/// A line that somebody sits on is no reason to keep others waiting whose turn has come: who asks for both
+/// hears of the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_blocked_line_holds_up_no_other_line() {
     let Some(server) = start(POSTGRES) else { return };
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
-    // Two locks of a holder that dies in a while, as if it had held them as a keeper does.
-    user.run("SELECT lockkeeper.lk_open('\\x01', 5000000, 0, 'c', 'h', 1, 'p')").await;
-    keeper.lock("c").await.expect("free").release().await.expect("released");
-    for (name, ticket) in [("a", 2), ("b", 3)] {
-        user.run(&format!(
-            "SELECT lockkeeper.lk_enter('{name}', '\\x0{ticket}', '\\x01', capacity, capacity, true, \
-             '', NULL, 9) FROM lockkeeper.lk_line WHERE name = 'c'"
-        ))
-        .await;
+    let dying = Hand::open_for(keeper.store(), TTL * 2, Duration::ZERO).await;
+    let hand = Hand::open(keeper.store()).await;
+    let mut waiting = Vec::new();
+    for name in ["a", "b"] {
+        let held = dying.take(name).await;
+        waiting.push((held.name, hand.queue(name).await.0));
     }
-    let [a, b] = ["a", "b"].map(|name| tokio::spawn(keeper.lock(name).into_future()));
-    eventually("both wait", async || {
-        user.number("SELECT count(*) FROM lockkeeper.lk_ticket").await == 2
-    })
-    .await;
     user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
-    drop(soon("the turn of b", b).await.expect("no panic").expect("granted"));
-    assert!(!a.is_finished());
+    let stands = async || {
+        let stands = keeper.store().poll(hand.session, Which::These(waiting.clone())).await;
+        let stands = stands.expect("an answer").into_iter().map(|(_, _, stand)| stand);
+        stands.map(|stand| matches!(stand, Stand::Granted { .. })).collect::<Vec<_>>()
+    };
+    eventually("the turn of b", async || stands().await == [false, true]).await;
     user.run("COMMIT").await;
-    drop(soon("the turn of a", a).await.expect("no panic").expect("granted"));
+    eventually("the turn of a", async || stands().await == [true, true]).await;
+}
+
+/// A line was blocked a moment ago, and its lock has been released by this very process since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_released_is_free_though_its_line_was_blocked_just_now() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    let hand = Hand::open(keeper.store()).await;
+    for _ in 0..10 {
+        let held = hand.take("a").await;
+        user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
+        let (_, busy) = hand.contend("a").await;
+        assert!(matches!(busy, Entered::Busy(_)), "{busy:?}");
+        user.run("COMMIT").await;
+        assert_eq!(hand.leave("a", held.ticket).await, Left::Released);
+    }
 }
 
 /// Everybody sends by one connection: those who try for a line that somebody sits on must not fill it.
@@ -219,7 +238,8 @@ async fn many_tries_for_a_blocked_line_hold_up_nobody() {
     }
     keeper.lock("c").await.expect("free").release().await.expect("released");
     assert!(held.is_held(), "{:?}", held.health());
-    assert_eq!(user.number(sender).await, before, "the connection was given up");
+    let still = format!("SELECT count(*) FROM pg_stat_activity WHERE pid = {before}");
+    assert_eq!(user.number(&still).await, 1, "the connection was given up");
     user.run("COMMIT").await;
     keeper.close().await;
 }

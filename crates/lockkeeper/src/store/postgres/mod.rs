@@ -24,6 +24,7 @@
 //! sessions early, and one that is set back keeps dead ones for longer.
 
 mod advice;
+mod blocked;
 mod calls;
 mod connect;
 mod link;
@@ -41,12 +42,13 @@ use super::{
     doubts::Doubts, url::StoreUrl,
 };
 use crate::{
-    clock::{Clock, Moment},
+    clock::Clock,
     error::{Outcome, Result, StoreError, Trouble},
     line::{LINE_MAX, Line},
     name::Name,
     ticket::{Place, SessionId, TicketId},
 };
+use blocked::{BLOCKED, Blocked};
 use calls::{Call, Calls};
 use connect::Plan;
 use link::{Link, Repeat, Values};
@@ -68,9 +70,6 @@ pub(crate) const KIND: &str = "postgres";
 /// No request takes effect later than this after it was sent.
 const PATIENCE: Duration = STRAY_MAX.checked_div(2).expect("two is not zero");
 
-/// When a contender looks again whose line somebody else's transaction sits on.
-const BLOCKED: Duration = Duration::from_millis(50);
-
 /// The statements that make the schema of this URL.
 pub(super) fn migration(url: &mut StoreUrl) -> Result<String> {
     Ok(schema::printed(&Plan::read(url)?.schema))
@@ -90,8 +89,7 @@ pub struct Postgres {
     sinks: Arc<Sinks>,
     /// The tickets of each session, as far as this handle knows them.
     tickets: Mutex<HashMap<SessionId, HashSet<(Name, TicketId)>>>,
-    /// Lines that somebody else's transaction sits on, and until when that is believed.
-    blocked: Mutex<HashMap<Name, Moment>>,
+    blocked: Blocked,
     doubts: Doubts,
     /// The server's clock less ours, in microseconds, as last seen.
     offset: AtomicI64,
@@ -132,7 +130,7 @@ impl Postgres {
             channel: format!("lk_{tag:016x}"),
             sinks,
             tickets: Mutex::default(),
-            blocked: Mutex::default(),
+            blocked: Blocked::default(),
             offset: AtomicI64::new(0),
             doubts: Doubts::default(),
             renewed: AtomicU64::new(0),
@@ -195,6 +193,12 @@ impl Postgres {
         }
     }
 
+    /// Nobody stands in this line any more: those of ours who contend for it may try again.
+    fn freed(&self, name: &Name) {
+        self.blocked.forget(name);
+        self.sinks.freed(name);
+    }
+
     fn forget_ticket(&self, place: &Place) {
         if let Some(tickets) = self.tickets().get_mut(&place.session) {
             tickets.remove(&(place.name.clone(), place.ticket));
@@ -203,7 +207,7 @@ impl Postgres {
 
     async fn try_enter(&self, ask: &Enter) -> StoreResult<Entered> {
         let contends = ask.manner == Manner::Contend;
-        if contends && self.is_blocked(&ask.place.name) {
+        if contends && self.blocked.has(&ask.place.name, &self.clock) {
             return Ok(Entered::Busy(Wait { ahead: 1, holder: None, recheck: BLOCKED }));
         }
         let answer = match self.send_enter(ask).await {
@@ -225,7 +229,7 @@ impl Postgres {
             }
             // Nothing was left, unless an earlier copy is still under way.
             Err(e) if contends && link::is_blocked(&e) && e.outcome == Outcome::NotApplied => {
-                self.note_blocked(&ask.place.name);
+                self.blocked.note(&ask.place.name, &self.clock);
                 let wait = Wait { ahead: 1, holder: None, recheck: BLOCKED };
                 return Ok(Entered::Busy(wait));
             }
@@ -243,23 +247,6 @@ impl Postgres {
             "busy" => Entered::Busy(answer.wait()),
             other => return Err(nonsense(other)),
         })
-    }
-
-    fn blocked(&self) -> MutexGuard<'_, HashMap<Name, Moment>> {
-        self.blocked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has somebody's transaction sat on this line a moment ago? Then nobody else need try.
-    fn is_blocked(&self, name: &Name) -> bool {
-        let blocked = self.blocked();
-        !blocked.is_empty() && blocked.get(name).is_some_and(|until| *until > self.clock.now())
-    }
-
-    fn note_blocked(&self, name: &Name) {
-        let now = self.clock.now();
-        let mut blocked = self.blocked();
-        blocked.retain(|_, until| *until > now);
-        blocked.insert(name.clone(), now + BLOCKED);
     }
 
     async fn send_enter(&self, ask: &Enter) -> StoreResult<Vec<Row>> {
@@ -485,13 +472,13 @@ impl Store for Postgres {
         self.forget_ticket(&ask.place);
         self.doubts.settle(*ticket);
         if get(row, "o_alone")? {
-            self.sinks.freed(name);
+            self.freed(name);
             return Ok(Left::Released);
         }
         let parting: Parting<'_> = get(row, "o_else")?;
         self.tell(&parting.news).await;
         if parting.freed {
-            self.sinks.freed(name);
+            self.freed(name);
         }
         Ok(match parting.what {
             "released" => Left::Released,
@@ -551,7 +538,7 @@ impl Store for Postgres {
         }
         self.tell(&news(row)?).await;
         if get::<bool>(row, "o_freed")? {
-            self.sinks.freed(&name);
+            self.freed(&name);
         }
         get(row, "o_found")
     }

@@ -73,7 +73,7 @@ impl Postgres {
         self.tell(&news(row)?).await;
         for name in get::<Vec<&str>>(row, "o_freed")? {
             if let Ok(name) = Name::new(name) {
-                self.sinks.freed(&name);
+                self.freed(&name);
             }
         }
         Ok(())
