@@ -207,6 +207,14 @@ async fn a_leave_overlooks_no_enter_that_is_about_to_commit() {
     assert_eq!(what, "released");
 }
 
+/// A sweep, however short a time ago the last one was.
+fn sweep(idle_us: i64, most: u32) -> String {
+    format!(
+        "UPDATE lockkeeper.lk_meta SET swept = '-infinity'; \
+         SELECT o_news FROM lockkeeper.lk_sweep({idle_us}, {most})"
+    )
+}
+
 /// What has ended is swept away, and what a checked fence keeps is not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sweep_takes_the_dead_and_leaves_what_was_checked() {
@@ -230,8 +238,7 @@ async fn the_sweep_takes_the_dead_and_leaves_what_was_checked() {
         )
         .await;
     let sweep = async || {
-        user.run("UPDATE lockkeeper.lk_meta SET swept = '-infinity'").await;
-        user.run("SELECT lockkeeper.lk_sweep('', -1000000, 100)").await;
+        user.run(&sweep(-1_000_000, 100)).await;
         user.number("SELECT count(*) FROM lockkeeper.lk_line").await
             + user.number("SELECT count(*) FROM lockkeeper.lk_ticket").await
     };
@@ -319,11 +326,59 @@ async fn a_mark_against_late_copies_outlives_the_sweep() {
     user.run(&leave(0)).await;
     user.run("UPDATE lockkeeper.lk_line SET last = 1").await;
     user.run(&leave(60_000_000)).await;
-    user.run("UPDATE lockkeeper.lk_meta SET swept = '-infinity'").await;
-    user.run("SELECT lockkeeper.lk_sweep('', 1000000, 100)").await;
+    user.run(&sweep(1_000_000, 100)).await;
     assert_eq!(user.number("SELECT count(*) FROM lockkeeper.lk_line").await, 1);
     user.run("UPDATE lockkeeper.lk_line SET closing = '-infinity'").await;
-    user.run("UPDATE lockkeeper.lk_meta SET swept = '-infinity'").await;
-    user.run("SELECT lockkeeper.lk_sweep('', 1000000, 100)").await;
+    user.run(&sweep(1_000_000, 100)).await;
     assert_eq!(user.number("SELECT count(*) FROM lockkeeper.lk_line").await, 0);
+}
+
+/// Programs come and go, and each sweeps for a moment: the names at the end must have their turn, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sweep_goes_on_where_somebody_else_has_stopped() {
+    let Some(server) = start(POSTGRES) else { return };
+    let user = session(&server, 60_000).await;
+    user.run(
+        "INSERT INTO lockkeeper.lk_line(name, last, capacity, weight, note)
+         VALUES ('a', 9000000000000000, 1, 1, ''), ('b', 1, 1, 1, ''), ('c', 1, 1, 1, '')",
+    )
+    .await;
+    for left in [3, 2, 1] {
+        User::of(&server).await.run(&sweep(1_000_000, 1)).await;
+        assert_eq!(user.number("SELECT count(*) FROM lockkeeper.lk_line").await, left);
+    }
+}
+
+/// A sweep that takes a hold away whose time has passed may grant the lock to the next in line.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sweep_tells_those_whose_turn_has_come() {
+    let Some(server) = start(POSTGRES) else { return };
+    let user = session(&server, 60_000).await;
+    for ticket in 2..=4 {
+        user.run(&format!(
+            "SELECT lockkeeper.lk_enter('a', '\\x0{ticket}', '\\x01', 1, 2, true, '', NULL, 9)"
+        ))
+        .await;
+    }
+    user.run("SELECT lockkeeper.lk_leave('a', '\\x03', '\\x01', 1, 0)").await;
+    let sql = sweep(1_000_000, 100);
+    let (again, sweep) = sql.split_once(';').expect("two statements");
+    user.run(again).await;
+    let told: Vec<String> = user.query_one(sweep, &[]).await.expect("an answer").get(0);
+    assert_eq!(told[..2], ["c", "04"], "{told:?}");
+}
+
+/// Who sweeps has found a session dead, and a renewal was faster.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_lives_keeps_its_place_in_line() {
+    let Some(server) = start(POSTGRES) else { return };
+    let user = session(&server, 60_000).await;
+    user.run(ENTER).await;
+    user.run(&ENTER.replace("x02", "x03")).await;
+    let waiting = "SELECT count(*) FROM lockkeeper.lk_ticket";
+    for (end, left) in [("", 1), ("SELECT lockkeeper.lk_close('\\x01')", 0)] {
+        user.run(end).await;
+        user.run("SELECT lockkeeper.lk_clear('\\x01', '{}', 64)").await;
+        assert_eq!(user.number(waiting).await, left, "{end}");
+    }
 }

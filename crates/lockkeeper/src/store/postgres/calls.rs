@@ -43,7 +43,7 @@ calls! {
     renew: "SELECT * FROM lockkeeper.lk_renew($1)", [BYTEA];
     close: "SELECT lockkeeper.lk_close($1)", [BYTEA];
     clear: "SELECT * FROM lockkeeper.lk_clear($1, $2, $3)", [BYTEA, TEXT_ARRAY, INT4];
-    sweep: "SELECT * FROM lockkeeper.lk_sweep($1, $2, $3)", [TEXT, INT8, INT4];
+    sweep: "SELECT * FROM lockkeeper.lk_sweep($1, $2)", [INT8, INT4];
     enter: include_str!("enter.sql"),
         [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8, INT4];
     enter_pooled: "SELECT NULL::bigint AS o_fence, \

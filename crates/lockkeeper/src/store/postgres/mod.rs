@@ -76,7 +76,10 @@ pub(super) fn migration(url: &mut StoreUrl) -> Result<String> {
 }
 
 /// Lines in PostgreSQL.
-pub struct Postgres {
+pub struct Postgres(Arc<Shared>);
+
+/// What a handle has, shared with the task that clears away.
+struct Shared {
     id: StoreId,
     clock: Clock,
     calls: Calls,
@@ -95,17 +98,19 @@ pub struct Postgres {
     offset: AtomicI64,
     /// How many renewals there were, all sessions together.
     renewed: AtomicU64,
-    /// Behind which name the sweep goes on.
-    swept: Mutex<String>,
+    /// Had by the task that clears leftovers away.
+    sweeping: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Postgres {
     /// Connects, and makes the tables and functions if they are not there.
     pub(super) async fn connect(mut url: StoreUrl) -> Result<Self> {
         let plan = Arc::new(Plan::read(&mut url)?);
-        Ok(Self::over(plan, Clock::system()).await?)
+        Ok(Self(Arc::new(Shared::over(plan, Clock::system()).await?)))
     }
+}
 
+impl Shared {
     async fn over(plan: Arc<Plan>, clock: Clock) -> StoreResult<Self> {
         let calls = Calls::of(&schema::quoted(&plan.schema));
         let sinks = Arc::<Sinks>::default();
@@ -134,10 +139,11 @@ impl Postgres {
             offset: AtomicI64::new(0),
             doubts: Doubts::default(),
             renewed: AtomicU64::new(0),
-            swept: Mutex::default(),
+            sweeping: Arc::default(),
         };
         store.set_clock(scalar(&store.ask(&store.calls.clock, &[]).await?)?);
-        for advice in store.advice().await? {
+        let advice = advice::of(&store.requests, &store.calls, &store.clock, &store.schema).await?;
+        for advice in advice {
             tracing::warn!(%advice, "the PostgreSQL server's set-up");
         }
         Ok(store)
@@ -348,11 +354,11 @@ impl Store for Postgres {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, wakes: !self.pooled, ..Capabilities::LINES }
+        Capabilities { durable: true, wakes: !self.0.pooled, ..Capabilities::LINES }
     }
 
     fn id(&self) -> StoreId {
-        self.id
+        self.0.id
     }
 
     async fn open(&self, ask: Open) -> StoreResult<Terms> {
@@ -360,48 +366,48 @@ impl Store for Postgres {
         let (ttl, delay) = (micros(ask.ttl), micros(ask.lock_delay));
         let pid = i64::from(owner.pid);
         let values: Values<'_> =
-            &[&&id[..], &ttl, &delay, &self.channel, &owner.host, &pid, &owner.program];
-        let rows = self.ask(&self.calls.open, values).await?;
+            &[&&id[..], &ttl, &delay, &self.0.channel, &owner.host, &pid, &owner.program];
+        let rows = self.0.ask(&self.0.calls.open, values).await?;
         let row = one(&rows)?;
-        self.set_clock(get(row, "o_now")?);
+        self.0.set_clock(get(row, "o_now")?);
         Ok(Terms::new(duration(get(row, "o_ttl")?), duration(get(row, "o_lock_delay")?)))
     }
 
     async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
         // Before the renewal: a break while it is under way must show the next time at the latest.
-        let breaks = self.requests.breaks().wrapping_add(self.renewals.breaks());
-        let rows = self.renewals.once(&self.calls.renew, &[&&session.to_bytes()[..]]).await?;
+        let breaks = self.0.requests.breaks().wrapping_add(self.0.renewals.breaks());
+        let rows = self.0.renewals.once(&self.0.calls.renew, &[&&session.to_bytes()[..]]).await?;
         let row = one(&rows)?;
-        self.set_clock(get(row, "o_now")?);
+        self.0.set_clock(get(row, "o_now")?);
         let Some(evictions) = get::<Option<i64>>(row, "o_version")? else {
             return Ok(Renewal::Lost);
         };
-        self.sweep_briefly().await;
+        self.0.sweep_now_and_then();
         let version = (breaks << 32).wrapping_add(evictions.cast_unsigned());
         Ok(Renewal::Renewed { version })
     }
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {
-        self.sinks.lock().remove(&session);
-        self.ask(&self.calls.close, &[&&session.to_bytes()[..]]).await?;
-        let names = self.known_tickets(session).into_iter().map(|(name, _)| name).collect();
-        self.clear(session, names).await?;
-        self.tickets().remove(&session);
-        self.sweep_at_the_end().await;
+        self.0.sinks.lock().remove(&session);
+        self.0.ask(&self.0.calls.close, &[&&session.to_bytes()[..]]).await?;
+        let names = self.0.known_tickets(session).into_iter().map(|(name, _)| name).collect();
+        self.0.clear(session, names).await?;
+        self.0.tickets().remove(&session);
+        self.0.sweep_at_the_end().await;
         Ok(())
     }
 
     async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
         let Place { session, name, ticket } = &ask.place;
-        self.tickets().entry(*session).or_default().insert((name.clone(), *ticket));
-        let entered = self.try_enter(&ask).await;
-        let entered = self.doubts.tell(KIND, *ticket, entered);
+        self.0.tickets().entry(*session).or_default().insert((name.clone(), *ticket));
+        let entered = self.0.try_enter(&ask).await;
+        let entered = self.0.doubts.tell(KIND, *ticket, entered);
         let nothing_left = match &entered {
             Ok(entered) => matches!(entered, Entered::Busy(_)),
             Err(e) => e.outcome == Outcome::NotApplied,
         };
         if nothing_left {
-            self.forget_ticket(&ask.place);
+            self.0.forget_ticket(&ask.place);
         }
         entered
     }
@@ -414,19 +420,19 @@ impl Store for Postgres {
         let all = matches!(which, Which::All);
         let tickets = match which {
             Which::These(tickets) => tickets,
-            Which::All => self.tickets_of(session).await?,
+            Which::All => self.0.tickets_of(session).await?,
         };
         let names: Vec<&str> = tickets.iter().map(|(name, _)| name.as_str()).collect();
         let ids: Vec<[u8; 16]> = tickets.iter().map(|(_, ticket)| ticket.to_bytes()).collect();
         let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
         let session_id = session.to_bytes();
-        let rows = self.ask(&self.calls.poll, &[&&session_id[..], &names, &ids]).await?;
+        let rows = self.0.ask(&self.0.calls.poll, &[&&session_id[..], &names, &ids]).await?;
         let mut stands = Vec::with_capacity(tickets.len());
         for (row, (name, ticket)) in rows.iter().zip(&tickets) {
             let answer: Answer<'_> = get(row, "lk_poll")?;
             let stand = match answer.what {
-                "due" => self.settle(session, name, *ticket).await?,
-                _ => Self::stand(answer)?,
+                "due" => self.0.settle(session, name, *ticket).await?,
+                _ => Shared::stand(answer)?,
             };
             if !all || stand != Stand::Gone {
                 stands.push((name.clone(), *ticket, stand));
@@ -436,49 +442,50 @@ impl Store for Postgres {
     }
 
     async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
-        self.sinks.lock().insert(session, Arc::clone(&to));
-        if self.pooled {
+        self.0.sinks.lock().insert(session, Arc::clone(&to));
+        if self.0.pooled {
             // Ours are told of each other's releases all the same.
-            return self.tend().await;
+            return self.0.tend().await;
         }
-        let breaks = (self.ear.breaks(), self.requests.breaks());
-        if let Err(e) = self.ear.batch(&format!("LISTEN {}", self.channel), link::REQUEST).await {
+        let breaks = (self.0.ear.breaks(), self.0.requests.breaks());
+        if let Err(e) = self.0.ear.batch(&format!("LISTEN {}", self.0.channel), link::REQUEST).await
+        {
             return e;
         }
         to.look(None);
         tokio::select! {
-            () = self.ear.broken(breaks.0) => {}
+            () = self.0.ear.broken(breaks.0) => {}
             // One that is cut off without a word is noticed by those who send.
-            () = self.requests.broken(breaks.1) => self.ear.doubt(),
-            e = self.tend() => return e,
+            () = self.0.requests.broken(breaks.1) => self.0.ear.doubt(),
+            e = self.0.tend() => return e,
         }
         StoreError::not_applied(KIND, Trouble::Unavailable, "the connection broke")
     }
 
     async fn leave(&self, ask: Leave) -> StoreResult<Left> {
-        let ask = Leave { stray: ask.stray || self.doubts.has(ask.place.ticket), ..ask };
+        let ask = Leave { stray: ask.stray || self.0.doubts.has(ask.place.ticket), ..ask };
         let Place { session, name, ticket } = &ask.place;
         let (ticket_id, session_id) = (ticket.to_bytes(), session.to_bytes());
         let keep = micros(ask.keep.unwrap_or_default());
         let stray = if ask.stray { micros(STRAY_MAX) } else { 0 };
         let place: [&(dyn ToSql + Sync); 5] =
             [&name.as_str(), &&ticket_id[..], &&session_id[..], &keep, &stray];
-        let rows = if self.pooled || keep > 0 || ask.stray {
-            self.requests.call(&self.calls.leave_oddly, &place, Repeat::Refused).await?
+        let rows = if self.0.pooled || keep > 0 || ask.stray {
+            self.0.requests.call(&self.0.calls.leave_oddly, &place, Repeat::Refused).await?
         } else {
-            self.requests.call(&self.calls.leave, &place[..3], Repeat::Refused).await?
+            self.0.requests.call(&self.0.calls.leave, &place[..3], Repeat::Refused).await?
         };
         let row = one(&rows)?;
-        self.forget_ticket(&ask.place);
-        self.doubts.settle(*ticket);
+        self.0.forget_ticket(&ask.place);
+        self.0.doubts.settle(*ticket);
         if get(row, "o_alone")? {
-            self.freed(name);
+            self.0.freed(name);
             return Ok(Left::Released);
         }
         let parting: Parting<'_> = get(row, "o_else")?;
-        self.tell(&parting.news).await;
+        self.0.tell(&parting.news).await;
         if parting.freed {
-            self.freed(name);
+            self.0.freed(name);
         }
         Ok(match parting.what {
             "released" => Left::Released,
@@ -489,7 +496,7 @@ impl Store for Postgres {
 
     async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
         let note = edit.bytes.as_deref().unwrap_or_default();
-        self.edit(&self.calls.annotate, &edit, Some(note)).await
+        self.0.edit(&self.0.calls.annotate, &edit, Some(note)).await
     }
 
     async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
@@ -502,7 +509,7 @@ impl Store for Postgres {
             }
         };
         let most = i32::try_from(LOOK_MAX).unwrap_or(i32::MAX);
-        reply::lines(&self.ask(&self.calls.look, &[&from, &to, &after, &most]).await?)
+        reply::lines(&self.0.ask(&self.0.calls.look, &[&from, &to, &after, &most]).await?)
     }
 
     async fn check(&self, claim: Claim) -> StoreResult<bool> {
@@ -510,47 +517,47 @@ impl Store for Postgres {
         let weight = claim.mode.weight().cast_signed();
         let capacity = claim.mode.capacity().cast_signed();
         let values: Values<'_> = &[&claim.name.as_str(), &&ticket[..], &fence, &weight, &capacity];
-        scalar(&self.ask(&self.calls.check, values).await?)
+        scalar(&self.0.ask(&self.0.calls.check, values).await?)
     }
 
     async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
-        let rows = self.ask(&self.calls.read, &[&name.as_str()]).await?;
+        let rows = self.0.ask(&self.0.calls.read, &[&name.as_str()]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let fence = get::<i64>(row, "fence")?.cast_unsigned();
         Ok(Some(Cell { bytes: get(row, "bytes")?, fence }))
     }
 
     async fn write(&self, edit: Edit) -> StoreResult<Edited> {
-        self.edit(&self.calls.write, &edit, edit.bytes.as_deref()).await
+        self.0.edit(&self.0.calls.write, &edit, edit.bytes.as_deref()).await
     }
 
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
         let id = ticket.to_bytes();
         let values: Values<'_> = &[&name.as_str(), &&id[..]];
-        let rows = self.requests.call(&self.calls.evict, values, Repeat::Refused).await?;
+        let rows = self.0.requests.call(&self.0.calls.evict, values, Repeat::Refused).await?;
         let row = one(&rows)?;
         if let Some(channel) = get::<Option<&str>>(row, "o_channel")? {
-            if channel == self.channel {
-                self.sinks.hear(Message::Ended(ticket));
+            if channel == self.0.channel {
+                self.0.sinks.hear(Message::Ended(ticket));
             } else {
-                self.send(&[channel], &[format!("{ticket} ended")]).await;
+                self.0.send(&[channel], &[format!("{ticket} ended")]).await;
             }
         }
-        self.tell(&news(row)?).await;
+        self.0.tell(&news(row)?).await;
         if get::<bool>(row, "o_freed")? {
-            self.freed(&name);
+            self.0.freed(&name);
         }
         get(row, "o_found")
     }
 
     async fn advice(&self) -> StoreResult<Vec<Advice>> {
-        advice::of(&self.requests, &self.calls, &self.clock, &self.schema).await
+        advice::of(&self.0.requests, &self.0.calls, &self.0.clock, &self.0.schema).await
     }
 
     fn forget(&self, session: SessionId) {
-        self.doubts.forget(session);
-        self.tickets().remove(&session);
-        self.sinks.lock().remove(&session);
+        self.0.doubts.forget(session);
+        self.0.tickets().remove(&session);
+        self.0.sinks.lock().remove(&session);
     }
 
     fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
@@ -565,6 +572,6 @@ impl Store for Postgres {
 
 impl fmt::Debug for Postgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Postgres({})", self.id)
+        write!(f, "Postgres({})", self.0.id)
     }
 }

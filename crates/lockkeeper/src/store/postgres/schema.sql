@@ -6,13 +6,17 @@
 
 CREATE SCHEMA IF NOT EXISTS lockkeeper;
 
--- What this schema is: the layout's number, a random identity, and when leftovers were last cleared.
+-- What this schema is: the layout's number, a random identity, and when leftovers were last cleared away,
+-- up to which name.
 CREATE TABLE IF NOT EXISTS lockkeeper.lk_meta(
   id     integer PRIMARY KEY CHECK (id = 1),
   layout integer NOT NULL,
   store  bytea   NOT NULL CHECK (length(store) = 8),
-  swept  timestamptz NOT NULL DEFAULT '-infinity'
+  swept  timestamptz NOT NULL DEFAULT '-infinity',
+  place  text COLLATE "C" NOT NULL DEFAULT ''
 );
+-- Layout 1 had no such column.
+ALTER TABLE lockkeeper.lk_meta ADD COLUMN IF NOT EXISTS place text COLLATE "C" NOT NULL DEFAULT '';
 
 -- A session lives until expires, and its granted tickets stand until dead_at, which is the lock-delay
 -- later. expires = -infinity says that it was ended: it is never renewed again. The row stays a while

@@ -47,9 +47,9 @@ LANGUAGE sql AS $$
    WHERE id = p_session
 $$;
 
--- Takes tickets of an ended session out of their lines: those given, and up to so many others. Lines
+-- Takes tickets of a dead session out of their lines: those given, and up to so many others. Lines
 -- that are locked are left out and named in o_skipped, unless there is but one, which is waited for.
--- o_more says that it has to be called again.
+-- o_more says that it has to be called again. A session that lives after all loses nothing.
 DROP FUNCTION IF EXISTS lockkeeper.lk_clear(bytea, text[], integer);
 CREATE OR REPLACE FUNCTION lockkeeper.lk_clear(
   p_session bytea, p_names text[], p_most integer,
@@ -63,9 +63,13 @@ DECLARE
   f record;
 BEGIN
   IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
+  o_more := false;
   o_freed := '{}';
   o_skipped := '{}';
   o_news := '{}';
+  IF NOT lockkeeper.lk_bury(p_session, NULL, false, clock_timestamp()) THEN
+    RETURN;
+  END IF;
   FOR v_name IN
     SELECT n COLLATE "C" AS name FROM unnest(p_names) AS n
     UNION SELECT name FROM (SELECT DISTINCT name FROM lockkeeper.lk_ticket
@@ -105,23 +109,27 @@ END $$;
 
 -- Clears a few leftovers away, at most once a second however many ask: notes of closed tickets,
 -- sessions that have been dead for a minute, and lines that have been idle for p_idle microseconds,
--- looked for behind the name p_after. o_next is where to go on. o_sessions are dead sessions that have
--- left tickets in lines: lk_clear is for them.
+-- looked for where the last one who did so stopped. o_sessions are dead sessions that have left tickets
+-- in lines: lk_clear is for them.
+DROP FUNCTION IF EXISTS lockkeeper.lk_sweep(text, bigint, integer);
 CREATE OR REPLACE FUNCTION lockkeeper.lk_sweep(
-  p_after text, p_idle bigint, p_most integer,
-  OUT o_next text, OUT o_sessions bytea[]
+  p_idle bigint, p_most integer, OUT o_sessions bytea[], OUT o_news text[]
 ) LANGUAGE plpgsql SET lock_timeout = '10ms' AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
+  v_after text;
+  v_next text;
+  v_more boolean;
   v_name text;
+  f record;
 BEGIN
-  o_next := p_after;
   o_sessions := '{}';
-  PERFORM FROM lockkeeper.lk_meta WHERE swept < v_now - interval '1 second' FOR UPDATE SKIP LOCKED;
+  o_news := '{}';
+  SELECT place INTO v_after FROM lockkeeper.lk_meta
+   WHERE swept < v_now - interval '1 second' FOR UPDATE SKIP LOCKED;
   IF NOT FOUND THEN
     RETURN;
   END IF;
-  UPDATE lockkeeper.lk_meta SET swept = v_now;
   DELETE FROM lockkeeper.lk_closed WHERE (ticket, session) IN (
     SELECT ticket, session FROM lockkeeper.lk_closed WHERE until <= v_now LIMIT p_most);
   SELECT coalesce(array_agg(id), '{}') INTO o_sessions FROM (
@@ -138,13 +146,14 @@ BEGIN
     RETURNING id
   )
   DELETE FROM lockkeeper.lk_evicted WHERE session IN (SELECT id FROM gone);
-  SELECT max(name) INTO o_next FROM (
-    SELECT name FROM lockkeeper.lk_line WHERE name > p_after ORDER BY name LIMIT p_most) page;
+  SELECT max(name), count(*) = p_most INTO v_next, v_more FROM (
+    SELECT name FROM lockkeeper.lk_line WHERE name > v_after ORDER BY name LIMIT p_most) page;
+  UPDATE lockkeeper.lk_meta SET swept = v_now, place = CASE WHEN v_more THEN v_next ELSE '' END;
   -- The dead at the head of idle lines, and holds that have outlived their sessions. A ticket whose
   -- fence somebody has checked stays, and so does its line.
   FOR v_name IN
     SELECT l.name FROM lockkeeper.lk_line l
-     WHERE l.name > p_after AND l.name <= o_next AND l.id IS NOT NULL AND l.others = 0
+     WHERE l.name > v_after AND l.name <= v_next AND l.id IS NOT NULL AND l.others = 0
        AND l.last < lockkeeper.lk_micros(v_now) - p_idle
     UNION
     SELECT t.name FROM (SELECT name FROM lockkeeper.lk_ticket
@@ -152,13 +161,13 @@ BEGIN
   LOOP
     PERFORM FROM lockkeeper.lk_line WHERE name = v_name FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
-      PERFORM lockkeeper.lk_settle(v_name, v_now);
+      SELECT * INTO f FROM lockkeeper.lk_settle(v_name, v_now);
+      o_news := o_news || f.o_news;
     END IF;
   END LOOP;
   DELETE FROM lockkeeper.lk_line WHERE name IN (
     SELECT l.name FROM lockkeeper.lk_line l
-     WHERE l.name > p_after AND l.name <= o_next AND l.others = 0 AND l.id IS NULL
+     WHERE l.name > v_after AND l.name <= v_next AND l.others = 0 AND l.id IS NULL
        AND l.last < lockkeeper.lk_micros(v_now) - p_idle AND l.closing < v_now
      FOR UPDATE OF l SKIP LOCKED);
-  o_next := coalesce(o_next, '');
 END $$;

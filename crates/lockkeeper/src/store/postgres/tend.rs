@@ -1,7 +1,7 @@
 //! Clearing away what the ended have left behind.
 
 use super::{
-    Postgres,
+    Shared,
     link::{self, Repeat, Values},
     news,
     reply::{get, micros, nonsense, one},
@@ -10,9 +10,10 @@ use crate::{
     error::StoreError, name::Name, retry::jittered, store::StoreResult, ticket::SessionId,
 };
 use std::{
-    sync::{PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
+use tokio::task::JoinHandle;
 use tokio_postgres::Row;
 
 /// For how long an idle line's last number is kept: longer than clocks may differ.
@@ -21,11 +22,10 @@ const IDLE: Duration = Duration::from_secs(24 * 3600);
 /// How often leftovers are cleared away, and the connection that listens is asked whether it lives.
 const TEND: Duration = Duration::from_secs(5);
 
-/// With every so many renewals leftovers are cleared away, too, for so long at the most.
+/// With every so many renewals leftovers are cleared away, too.
 const SELDOM: u64 = 16;
-const BRIEF: Duration = Duration::from_millis(10);
 
-/// The same when a session is closed.
+/// And when a session is closed, which waits for it so long at the most.
 const AT_THE_END: Duration = Duration::from_millis(250);
 
 /// How many lines one call clears.
@@ -34,7 +34,7 @@ const CLEAR: usize = 64;
 /// How many lines one sweep looks at.
 const SWEEP: i32 = 2_000;
 
-impl Postgres {
+impl Shared {
     /// Takes what an ended session has out of its lines, a few lines at a time.
     pub(super) async fn clear(&self, session: SessionId, mut names: Vec<Name>) -> StoreResult<()> {
         names.sort_unstable();
@@ -81,11 +81,9 @@ impl Postgres {
 
     /// Clears a few leftovers of others away.
     async fn sweep(&self) -> StoreResult<()> {
-        let after = self.swept.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let values: Values<'_> = &[&after, &micros(IDLE), &SWEEP];
-        let rows = self.requests.once(&self.calls.sweep, values).await?;
+        let rows = self.requests.once(&self.calls.sweep, &[&micros(IDLE), &SWEEP]).await?;
         let row = one(&rows)?;
-        *self.swept.lock().unwrap_or_else(PoisonError::into_inner) = get(row, "o_next")?;
+        self.tell(&news(row)?).await;
         for session in get::<Vec<&[u8]>>(row, "o_sessions")? {
             let session = session.try_into().map_err(|_| nonsense("a session's id"))?;
             self.clear(SessionId::from_bytes(session), Vec::new()).await?;
@@ -93,25 +91,31 @@ impl Postgres {
         Ok(())
     }
 
-    /// Clears away with a renewal now and then, for programs that never wait for a lock. Only for a moment,
-    /// and by a connection that does not go with a request that is given up.
-    pub(super) async fn sweep_briefly(&self) {
-        let turn = self.renewed.fetch_add(1, Ordering::Relaxed) % SELDOM == SELDOM - 1;
-        if turn && !self.pooled {
-            self.sweep_within(BRIEF).await;
+    /// Does so beside everything else. It is not given up when nobody waits for it any more: a slow server
+    /// would be asked for the same again and again, and silence be counted against a sound connection.
+    fn sweep_aside(self: &Arc<Self>) -> Option<JoinHandle<()>> {
+        let alone = Arc::clone(&self.sweeping).try_lock_owned().ok()?;
+        let shared = Arc::clone(self);
+        Some(tokio::spawn(async move {
+            tell(shared.sweep().await);
+            drop(alone);
+        }))
+    }
+
+    /// Clears away with a renewal now and then, for programs that never wait for a lock. The renewal does
+    /// not wait for it.
+    pub(super) fn sweep_now_and_then(self: &Arc<Self>) {
+        if self.renewed.fetch_add(1, Ordering::Relaxed) % SELDOM == SELDOM - 1 {
+            self.sweep_aside();
         }
     }
 
     /// Clears away when a session is closed, for programs that live too shortly for anything else.
-    pub(super) async fn sweep_at_the_end(&self) {
-        self.sweep_within(AT_THE_END).await;
-    }
-
-    async fn sweep_within(&self, time: Duration) {
+    pub(super) async fn sweep_at_the_end(self: &Arc<Self>) {
+        let Some(sweeping) = self.sweep_aside() else { return };
         tokio::select! {
-            biased;
-            swept = self.sweep() => tell(swept),
-            () = self.clock.sleep(time) => {}
+            _ = sweeping => {}
+            () = self.clock.sleep(AT_THE_END) => {}
         }
     }
 
