@@ -2,7 +2,7 @@
 //! silent, answers that are lost. The way shows as a port of its own, so it has to be said that it is
 //! no pooler.
 
-use crate::support::{STANDBY, TTL, User, keeper, start};
+use crate::support::{GERMAN, STANDBY, TTL, User, keeper, start};
 use lockkeeper::{Error, Keeper, Outcome, Renew};
 use servers::{POSTGRES, Running, Way};
 use std::{net::TcpListener, time::Duration};
@@ -142,19 +142,97 @@ async fn a_dropped_keeper_leaves_no_connection() {
     eventually("all are gone", async || user.number(sql).await == 0).await;
 }
 
-/// One request follows the other there: what one of them waits for must not keep a renewal waiting.
+/// One request follows the other there, and each waits for a row: a renewal must not stand behind them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_blocked_line_behind_a_pooler_costs_nobody_its_life() {
+async fn blocked_lines_behind_a_pooler_cost_nobody_its_life() {
     let Some(server) = start(POSTGRES) else { return };
     let url = format!("{}?pooler=true", server.url());
     let keeper = Keeper::builder().ttl(SHORT).connect(&url).await.expect("the server answers");
     let user = User::of(&server).await;
-    keeper.lock("a").await.expect("free").release().await.expect("released");
+    let names: Vec<_> = (0..16).map(|at| format!("a{at}")).collect();
+    for name in &names {
+        keeper.lock(name).await.expect("free").release().await.expect("released");
+    }
     let held = keeper.lock("b").await.expect("free");
-    user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
-    let waiter = tokio::spawn(keeper.lock("a").wait(TTL * 20).into_future());
+    user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name LIKE 'a%' FOR UPDATE").await;
+    let waiters: Vec<_> = names
+        .iter()
+        .map(|name| tokio::spawn(keeper.lock(name).wait(TTL * 20).into_future()))
+        .collect();
     let lost = tokio::time::timeout(SHORT * 6, held.lost()).await;
     assert!(lost.is_err(), "{lost:?}");
     user.run("COMMIT").await;
-    drop(soon("the waiter's turn", waiter).await.expect("no panic").expect("granted"));
+    for waiter in waiters {
+        drop(soon("the waiter's turn", waiter).await.expect("no panic").expect("granted"));
+    }
+}
+
+/// While a failover goes on, new connections may come to a server that only reads. Such a one is left, and
+/// looked for anew until the name leads to the new primary.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_came_to_a_replica_is_served_again_by_the_primary() {
+    let (Some(server), Some(standby)) = (start(POSTGRES), start(STANDBY)) else { return };
+    let way = Way::to(server.ports()[0]).expect("a way");
+    let keeper = Keeper::builder().ttl(Duration::from_secs(60));
+    let keeper = keeper.connect(&url(&server, way.port())).await.expect("the server answers");
+    let held = keeper.lock("held").await.expect("free");
+    way.lead_to(standby.ports()[0]);
+    way.sever();
+    let e = keeper.lock("a").try_now().await.expect_err("it only reads").to_string();
+    assert!(e.contains("replica"), "{e}");
+    way.lead_to(server.ports()[0]);
+    let next = soon("a lock", keeper.lock("a").into_future()).await.expect("granted");
+    next.release().await.expect("released");
+    held.extend(TTL).await.expect("renewals have found back, too");
+    held.release().await.expect("released");
+}
+
+/// A primary that became a replica keeps its connections: the first refusal is reason enough to leave it.
+/// Here a setting makes it so, from which new connections are free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_only_reads_from_now_on_is_left() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    let held = keeper.lock("held").await.expect("free");
+    let all = "SELECT coalesce(sum(pid), 0)::bigint FROM pg_stat_activity \
+               WHERE application_name = 'lockkeeper'";
+    eventually("a renewal", async || held.extend(SHORT).await.is_ok()).await;
+    user.run("ALTER ROLE postgres SET default_transaction_read_only = off").await;
+    user.run("ALTER SYSTEM SET default_transaction_read_only = on").await;
+    let before = user.number(all).await;
+    user.number("SELECT pg_reload_conf()::int::bigint").await;
+    eventually("other connections", async || {
+        let guard = keeper.lock("a").await.expect("nobody need know");
+        guard.release().await.expect("released");
+        user.number(all).await != before
+    })
+    .await;
+    soon("both can write", async {
+        while held.extend(SHORT).await.is_err() {
+            assert!(held.is_held(), "{:?}", held.health());
+        }
+    })
+    .await;
+}
+
+/// Errors are known by their codes and by a field of its own that says how bad they are, in whatever language
+/// the server speaks: one that it only refuses with costs nobody the connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_in_another_language_is_no_broken_connection() {
+    let Some(server) = start(GERMAN) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    let e = user.batch_execute("SELECT 1/0").await.expect_err("refused");
+    let severity = e.as_db_error().map_or("", |e| e.severity());
+    if severity == "ERROR" {
+        return eprintln!("ignored: the server's translations are not installed");
+    }
+    assert_eq!(severity, "FEHLER");
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    let all = "SELECT coalesce(sum(pid), 0)::bigint FROM pg_stat_activity \
+               WHERE application_name = 'lockkeeper'";
+    let before = user.number(all).await;
+    user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
+    assert!(keeper.lock("a").unfair().try_now().await.expect("an answer").is_none());
+    user.run("COMMIT").await;
+    assert_eq!(user.number(all).await, before);
 }

@@ -40,6 +40,17 @@ pub(crate) const STANDBY: Recipe = Recipe {
     ..POSTGRES
 };
 
+/// A server that speaks German, if its translations are installed. The locale must not be plain `C`.
+pub(crate) const GERMAN: Recipe = Recipe {
+    processes: |site| {
+        let mut processes = (POSTGRES.processes)(site)?;
+        processes[0].args.extend(["-c".into(), "lc_messages=C.UTF-8".into()]);
+        processes[0].env.push(("LANGUAGE".into(), "de".into()));
+        Ok(processes)
+    },
+    ..POSTGRES
+};
+
 /// A server whose log has the code of every error.
 pub(crate) const CODED: Recipe = Recipe {
     processes: |site| {
