@@ -215,6 +215,24 @@ async fn a_connection_that_only_reads_from_now_on_is_left() {
     .await;
 }
 
+/// Another database behind the same URL: what was locked is lost, and locking goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emptied_database_is_made_anew() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    let held = keeper.lock("a").await.expect("free");
+    let before = held.sequencer();
+    user.run("DROP SCHEMA lockkeeper CASCADE").await;
+    soon("the loss", held.lost()).await;
+    let again = soon("a lock", keeper.lock("a").into_future()).await.expect("free");
+    assert!(again.fence() > held.fence());
+    assert!(keeper.check(&again.sequencer()).await.expect("an answer"));
+    assert!(!keeper.check(&before).await.expect("an answer"));
+    let check = format!("SELECT lockkeeper.lk_fence_check('{}')", again.sequencer());
+    user.run(&check).await;
+    keeper.close().await;
+}
+
 /// Errors are known by their codes and by a field of its own that says how bad they are, in whatever language
 /// the server speaks: one that it only refuses with costs nobody the connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

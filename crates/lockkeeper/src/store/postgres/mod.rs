@@ -80,7 +80,8 @@ pub struct Postgres(Arc<Shared>);
 
 /// What a handle has, shared with the task that clears away.
 struct Shared {
-    id: StoreId,
+    /// Whose data was found behind the URL when a session was last opened.
+    id: AtomicU64,
     clock: Clock,
     calls: Calls,
     requests: Link,
@@ -88,6 +89,7 @@ struct Shared {
     ear: Link,
     pooled: bool,
     schema: String,
+    create: bool,
     channel: String,
     sinks: Arc<Sinks>,
     /// The tickets of each session, as far as this handle knows them.
@@ -124,7 +126,7 @@ impl Shared {
         };
         let tag: u64 = rand::random();
         let store = Self {
-            id,
+            id: AtomicU64::new(u64::from_be_bytes(id.0)),
             calls,
             requests,
             renewals: link(link::SILENCE_OF_RENEWALS, None),
@@ -132,6 +134,7 @@ impl Shared {
             clock,
             pooled,
             schema: plan.schema.clone(),
+            create: plan.create,
             channel: format!("lk_{tag:016x}"),
             sinks,
             tickets: Mutex::default(),
@@ -358,7 +361,7 @@ impl Store for Postgres {
     }
 
     fn id(&self) -> StoreId {
-        self.0.id
+        StoreId(self.0.id.load(Ordering::Acquire).to_be_bytes())
     }
 
     async fn open(&self, ask: Open) -> StoreResult<Terms> {
@@ -367,8 +370,18 @@ impl Store for Postgres {
         let pid = i64::from(owner.pid);
         let values: Values<'_> =
             &[&&id[..], &ttl, &delay, &self.0.channel, &owner.host, &pid, &owner.program];
-        let rows = self.0.ask(&self.0.calls.open, values).await?;
+        let rows = match self.0.ask(&self.0.calls.open, values).await {
+            // Another database is behind the URL, or this one was emptied.
+            Err(e) if schema::is_missing(&e) => {
+                let Shared { requests, calls, schema, create, .. } = &*self.0;
+                schema::ensure(requests, calls, schema, *create).await?;
+                self.0.ask(&self.0.calls.open, values).await?
+            }
+            answer => answer?,
+        };
         let row = one(&rows)?;
+        let store = reply::store(get(row, "o_store")?)?;
+        self.0.id.store(u64::from_be_bytes(store.0), Ordering::Release);
         self.0.set_clock(get(row, "o_now")?);
         Ok(Terms::new(duration(get(row, "o_ttl")?), duration(get(row, "o_lock_delay")?)))
     }
@@ -572,6 +585,6 @@ impl Store for Postgres {
 
 impl fmt::Debug for Postgres {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Postgres({})", self.0.id)
+        write!(f, "Postgres({})", self.id())
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     error::{StoreError, Trouble},
     line::{Line, Ticket},
     name::Name,
-    store::{Holder, StoreResult, Wait},
+    store::{Holder, StoreId, StoreResult, Wait},
     ticket::{Mode, Owner, TicketId},
 };
 use std::time::Duration;
@@ -46,6 +46,11 @@ pub(super) fn duration(micros: i64) -> Duration {
 pub(super) fn id(bytes: &[u8]) -> StoreResult<TicketId> {
     let bytes = bytes.try_into().map_err(|_| nonsense("a ticket's id is not 16 bytes long"))?;
     Ok(TicketId::from_bytes(bytes))
+}
+
+pub(super) fn store(bytes: &[u8]) -> StoreResult<StoreId> {
+    let bytes = bytes.try_into();
+    bytes.map(StoreId).map_err(|_| nonsense("the store's identity is not 8 bytes long"))
 }
 
 fn pid_of(pid: i64) -> u32 {

@@ -4,7 +4,7 @@ use super::{
     KIND,
     calls::Calls,
     link::{Link, Repeat},
-    reply::{get, nonsense},
+    reply::{self, get, nonsense},
 };
 use crate::{
     error::{StoreError, Trouble},
@@ -94,15 +94,14 @@ async fn known(link: &Link, calls: &Calls) -> StoreResult<Option<(i32, StoreId)>
         Err(e) => return Err(e),
     };
     let Some(row) = rows.first() else { return Ok(None) };
-    let store = <[u8; 8]>::try_from(get::<&[u8]>(row, "store")?)
-        .map_err(|_| nonsense("the store's identity is not 8 bytes long"))?;
-    Ok(Some((get(row, "layout")?, StoreId(store))))
+    Ok(Some((get(row, "layout")?, reply::store(get(row, "store")?)?)))
 }
 
-/// There is no such table or no such schema.
-fn is_missing(e: &StoreError) -> bool {
+/// There is no such table, function or schema.
+pub(super) fn is_missing(e: &StoreError) -> bool {
     let source = e.source.as_ref().and_then(|s| s.downcast_ref::<tokio_postgres::Error>());
-    source.and_then(|e| e.code()).is_some_and(|code| matches!(code.code(), "42P01" | "3F000"))
+    let code = source.and_then(|e| e.code());
+    code.is_some_and(|code| matches!(code.code(), "42P01" | "42883" | "3F000"))
 }
 
 fn newer(schema: &str, layout: i32) -> StoreError {

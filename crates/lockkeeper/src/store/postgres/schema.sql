@@ -15,8 +15,6 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_meta(
   swept  timestamptz NOT NULL DEFAULT '-infinity',
   place  text COLLATE "C" NOT NULL DEFAULT ''
 );
--- Layout 1 had no such column.
-ALTER TABLE lockkeeper.lk_meta ADD COLUMN IF NOT EXISTS place text COLLATE "C" NOT NULL DEFAULT '';
 
 -- A session lives until expires, and its granted tickets stand until dead_at, which is the lock-delay
 -- later. expires = -infinity says that it was ended: it is never renewed again. The row stays a while
@@ -51,13 +49,30 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_line(
   cell_edit  bigint  NOT NULL DEFAULT 0,
   closing    timestamptz NOT NULL DEFAULT '-infinity'
 ) WITH (fillfactor = 50);
--- Layout 1 had no such column. Only then: it keeps everybody out for a moment.
+-- Layout 1 had fewer columns, and functions that answered with less, which replacing cannot change. Only
+-- then: new columns keep everybody out for a moment, and who calls a function that is dropped meets an error.
 DO $$
+DECLARE
+  f record;
 BEGIN
   IF NOT EXISTS (SELECT FROM pg_attribute
                   WHERE attrelid = 'lockkeeper.lk_line'::regclass AND attname = 'closing') THEN
     ALTER TABLE lockkeeper.lk_line ADD COLUMN closing timestamptz NOT NULL DEFAULT '-infinity';
   END IF;
+  IF NOT EXISTS (SELECT FROM pg_attribute
+                  WHERE attrelid = 'lockkeeper.lk_meta'::regclass AND attname = 'place') THEN
+    ALTER TABLE lockkeeper.lk_meta ADD COLUMN place text COLLATE "C" NOT NULL DEFAULT '';
+  END IF;
+  FOR f IN
+    SELECT p.oid::regprocedure AS it
+      FROM pg_proc p JOIN pg_class c ON c.relnamespace = p.pronamespace,
+           (VALUES ('lk_open', 'o_store'), ('lk_clear', 'o_skipped'), ('lk_sweep', 'o_news'))
+             AS new(proname, answer)
+     WHERE c.oid = 'lockkeeper.lk_meta'::regclass AND p.proname = new.proname
+       AND new.answer <> ALL (p.proargnames)
+  LOOP
+    EXECUTE format('DROP FUNCTION %s', f.it);
+  END LOOP;
 END $$;
 
 -- A place in a line. session is NULL for a hold that has outlived its session, until hold_until.

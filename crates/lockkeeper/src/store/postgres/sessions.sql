@@ -1,10 +1,11 @@
 -- Sessions: opened, renewed, closed, and cleared away when nobody comes back for them.
 
--- Opens a session, or answers with the terms of the one that is open. Times are microseconds.
+-- Opens a session, or answers with the terms of the one that is open. Times are microseconds. o_store is
+-- whose data this is now.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_open(
   p_session bytea, p_ttl bigint, p_lock_delay bigint, p_channel text,
   p_host text, p_pid bigint, p_program text,
-  OUT o_now bigint, OUT o_ttl bigint, OUT o_lock_delay bigint
+  OUT o_now bigint, OUT o_ttl bigint, OUT o_lock_delay bigint, OUT o_store bytea
 ) LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := clock_timestamp();
@@ -18,6 +19,7 @@ BEGIN
   SELECT (extract(epoch FROM ttl) * 1000000)::bigint,
          (extract(epoch FROM lock_delay) * 1000000)::bigint
     INTO o_ttl, o_lock_delay FROM lockkeeper.lk_session WHERE id = p_session;
+  SELECT store INTO o_store FROM lockkeeper.lk_meta;
   o_now := lockkeeper.lk_micros(v_now);
 END $$;
 
@@ -50,7 +52,6 @@ $$;
 -- Takes tickets of a dead session out of their lines: those given, and up to so many others. Lines
 -- that are locked are left out and named in o_skipped, unless there is but one, which is waited for.
 -- o_more says that it has to be called again. A session that lives after all loses nothing.
-DROP FUNCTION IF EXISTS lockkeeper.lk_clear(bytea, text[], integer);
 CREATE OR REPLACE FUNCTION lockkeeper.lk_clear(
   p_session bytea, p_names text[], p_most integer,
   OUT o_more boolean, OUT o_freed text[], OUT o_skipped text[], OUT o_news text[]
@@ -111,7 +112,6 @@ END $$;
 -- sessions that have been dead for a minute, and lines that have been idle for p_idle microseconds,
 -- looked for where the last one who did so stopped. o_sessions are dead sessions that have left tickets
 -- in lines: lk_clear is for them.
-DROP FUNCTION IF EXISTS lockkeeper.lk_sweep(text, bigint, integer);
 CREATE OR REPLACE FUNCTION lockkeeper.lk_sweep(
   p_idle bigint, p_most integer, OUT o_sessions bytea[], OUT o_news text[]
 ) LANGUAGE plpgsql SET lock_timeout = '10ms' AS $$
