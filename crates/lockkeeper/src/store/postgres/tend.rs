@@ -121,7 +121,7 @@ impl Shared {
 
     /// Does now and then what nobody waits for. It is no part of a renewal: nothing that it waits for
     /// may cost a session its life.
-    pub(super) async fn tend(&self) -> StoreError {
+    pub(super) async fn tend(self: &Arc<Self>) -> StoreError {
         loop {
             self.clock.sleep(jittered(TEND, 2)).await;
             if !self.pooled
@@ -129,7 +129,7 @@ impl Shared {
             {
                 return e;
             }
-            tell(self.sweep().await);
+            self.sweep_aside();
         }
     }
 }
