@@ -265,6 +265,10 @@ impl Attempts {
         if want.patience == Patience::Try {
             return None;
         }
+        // It could not even stand in line, which is no failure of its own.
+        if want.manner == Manner::Queue {
+            return Some(wait.recheck);
+        }
         if self.resume.take_if(|resume| *resume <= now).is_some() {
             self.failed += 1;
         }

@@ -219,7 +219,8 @@ pub enum Entered {
     },
     /// In line.
     Queued(Wait),
-    /// Taken, and no ticket was left ([`Manner::Contend`]).
+    /// Taken, and no ticket was left ([`Manner::Contend`]). One who wants to stand in line is told so only
+    /// where somebody outside keeps the store from writing to it, and comes again.
     Busy(Wait),
 }
 

@@ -3,15 +3,23 @@
 //! `LOCKKEEPER_SIT` says for how many seconds; by default for three times the life that a session has
 //! without a renewal.
 
-use crate::support::{TTL, client, keeper, number, start, waiter};
+use crate::support::{TTL, client, keeper, number, standing, start, waiter};
 use lockkeeper::{
     Guard, Keeper,
     store::mysql::{fence_check, lock_in},
 };
 use mysql_async::{Conn, prelude::Queryable};
 use servers::Running;
-use std::{env, time::Duration};
+use std::{
+    env,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 use testkit::world::{eventually, soon};
+use tokio::task::JoinSet;
 
 /// How long the transactions last, in microseconds.
 fn sitting() -> i64 {
@@ -123,4 +131,87 @@ async fn a_locked_line_or_session_costs_no_other_guard_its_life() {
     end(&mut user).await;
     drop(soon("the name of the dead", two.lock("a").into_future()).await.expect("free"));
     two.close().await;
+}
+
+/// Who tries for a name until told to stop, and never gets it.
+fn tries(keeper: &Keeper, name: &'static str, stop: &Arc<AtomicBool>, tasks: &mut JoinSet<()>) {
+    let (keeper, stop) = (keeper.clone(), Arc::clone(stop));
+    tasks.spawn(async move {
+        while !stop.load(Ordering::Relaxed) {
+            assert!(keeper.lock(name).try_now().await.expect("an answer").is_none());
+        }
+    });
+}
+
+/// Who tries for such a name is told that it is taken, and who wants to wait waits on; neither takes away the
+/// connections that others need.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_that_somebody_sits_on_is_busy_and_holds_up_no_other() {
+    let Some(server) = start() else { return };
+    let (one, two, three) = (keeper(&server).await, keeper(&server).await, keeper(&server).await);
+    let (mut user, mut witness) = (client(&server).await, client(&server).await);
+    let held = one.lock("a").await.expect("free");
+    begin(&mut user).await;
+    user.query_drop("SELECT * FROM lk_line WHERE name = 'a' FOR UPDATE").await.expect("locked");
+    let next = tokio::spawn(two.lock("a").into_future());
+    let (stop, mut tasks) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
+    for _ in 0..10 {
+        tries(&three, "a", &stop, &mut tasks);
+    }
+    let now = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+    let until = number(&mut witness, now).await + sitting();
+    let mut pairs = 0;
+    while number(&mut witness, now).await < until {
+        for keeper in [&two, &three] {
+            let free = soon("another name", keeper.lock("c").into_future()).await.expect("free");
+            free.release().await.expect("released");
+        }
+        pairs += 1;
+    }
+    assert!(pairs > 10, "only {pairs} times");
+    assert!(held.is_held() && !next.is_finished());
+    stop.store(true, Ordering::Relaxed);
+    while let Some(tried) = soon("an answer", tasks.join_next()).await {
+        tried.expect("no error was seen");
+    }
+    end(&mut user).await;
+    held.release().await.expect("released");
+    drop(soon("its turn", next).await.expect("no panic").expect("granted"));
+}
+
+/// The place of one who waits, and the gaps around it: the lock can be given up all the same, and who comes
+/// then waits on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_place_that_somebody_sits_on_keeps_no_holder_from_leaving() {
+    let Some(server) = start() else { return };
+    let (one, two, three) = (keeper(&server).await, keeper(&server).await, keeper(&server).await);
+    let mut user = client(&server).await;
+    let held = one.lock("a").await.expect("free");
+    let next = waiter(&two, "a", 1).await;
+    begin(&mut user).await;
+    user.query_drop("SELECT * FROM lk_ticket WHERE name = 'a' FOR UPDATE").await.expect("locked");
+    soon("the release", held.release()).await.expect("released");
+    let third = tokio::spawn(three.lock("a").into_future());
+    all_is_well(&server, &one, &[], "a").await;
+    assert!(!next.is_finished() && !third.is_finished());
+    end(&mut user).await;
+    drop(soon("its turn", next).await.expect("no panic").expect("granted"));
+    drop(soon("its turn", third).await.expect("no panic").expect("granted"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_that_somebody_sits_on_keeps_no_session_from_closing() {
+    let Some(server) = start() else { return };
+    let (one, two) = (keeper(&server).await, keeper(&server).await);
+    let (mut user, mut witness) = (client(&server).await, client(&server).await);
+    let mut held = Vec::new();
+    for at in 0..10 {
+        held.push(one.lock(format!("{at}")).await.expect("free"));
+    }
+    begin(&mut user).await;
+    user.query_drop("SELECT * FROM lk_line WHERE name = '4' FOR UPDATE").await.expect("locked");
+    soon("the end", one.close()).await;
+    assert_eq!(standing(&mut witness).await, 1);
+    end(&mut user).await;
+    drop(soon("the last name", two.lock("4").into_future()).await.expect("free"));
 }

@@ -5,7 +5,7 @@
 //! silent, the request under way is *unknown*, all other connections are taken to be broken too,
 //! and the next request connects anew: perhaps to another server behind the same name.
 
-use super::{KIND, trouble};
+use super::{KIND, statements::Patient, trouble};
 use crate::{
     clock::{Clock, Moment},
     error::{Outcome, StoreError, Trouble},
@@ -41,6 +41,8 @@ const QUEUE: Duration = Duration::from_secs(8);
 const CONNECT: Duration = Duration::from_secs(5);
 /// For how long a request is repeated that was refused for the moment or lost with its connection.
 const PERSIST: Duration = Duration::from_secs(5);
+/// The same for an enter that somebody is in the way of. A row of ours is free again before that is over.
+const BLOCKED: Duration = Duration::from_millis(100);
 /// The pause before the first repetition, and the longest.
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_MOST: Duration = Duration::from_millis(200);
@@ -91,6 +93,31 @@ impl Wire {
             rows.extend(result.collect::<Row>().await?);
         }
         Ok(Answer { rows, wrote })
+    }
+}
+
+/// What is sent: perhaps in another form where it may wait for others.
+#[derive(Clone, Copy)]
+pub(super) struct Text<'t> {
+    at_once: &'t str,
+    waiting: Option<&'t str>,
+}
+
+impl<'t> From<&'t str> for Text<'t> {
+    fn from(text: &'t str) -> Self {
+        Self { at_once: text, waiting: None }
+    }
+}
+
+impl<'t> From<&'t String> for Text<'t> {
+    fn from(text: &'t String) -> Self {
+        Self { at_once: text, waiting: None }
+    }
+}
+
+impl<'t> From<&'t Patient> for Text<'t> {
+    fn from(text: &'t Patient) -> Self {
+        Self { at_once: &text.at_once, waiting: Some(&text.waiting) }
     }
 }
 
@@ -163,6 +190,8 @@ pub(super) struct Link {
     lines: Lane,
     renewals: Lane,
     watch: Lane,
+    /// One request at a time may wait for a line that somebody has, so that the others have a connection left.
+    chair: Semaphore,
     breaks: AtomicU64,
     /// With which of the server's addresses connecting begins.
     first: AtomicUsize,
@@ -184,6 +213,7 @@ impl Link {
             // Whoever gives up a renewal has little time left to find out why it is late.
             renewals: Lane::of(1, RENEWAL, Duration::ZERO),
             watch: Lane::of(1, REQUEST, SILENCE),
+            chair: Semaphore::new(1),
             breaks: AtomicU64::new(0),
             first: AtomicUsize::new(0),
         }
@@ -226,11 +256,11 @@ impl Link {
     pub(super) async fn ask(
         &self,
         lane: &Lane,
-        sql: &str,
+        sql: impl Into<Text<'_>>,
         params: Vec<Value>,
     ) -> StoreResult<Vec<Row>> {
         let surely_undone = |e: &StoreError| e.outcome == Outcome::NotApplied;
-        Ok(self.persist(lane, sql, params, surely_undone).await?.rows)
+        Ok(self.persist(lane, sql.into(), params, surely_undone).await?.rows)
     }
 
     /// The same for a statement whose second copy does no harm: it is also sent again when its
@@ -238,10 +268,22 @@ impl Link {
     pub(super) async fn insist(
         &self,
         lane: &Lane,
-        sql: &str,
+        sql: impl Into<Text<'_>>,
         params: Vec<Value>,
     ) -> StoreResult<Reply> {
-        self.persist(lane, sql, params, |_| true).await
+        self.persist(lane, sql.into(), params, |_| true).await
+    }
+
+    /// The same for a statement that is soon given up if somebody has a row that it needs.
+    pub(super) async fn insist_briefly(
+        &self,
+        lane: &Lane,
+        sql: impl Into<Text<'_>>,
+        params: Vec<Value>,
+    ) -> StoreResult<Reply> {
+        let until = self.clock.now() + BLOCKED;
+        let soon = |e: &StoreError| !trouble::is_blocked(e) || self.clock.now() < until;
+        self.persist(lane, sql.into(), params, soon).await
     }
 
     /// Runs one statement, and takes its first answer for the last.
@@ -269,14 +311,14 @@ impl Link {
     async fn persist(
         &self,
         lane: &Lane,
-        sql: &str,
+        sql: Text<'_>,
         params: Vec<Value>,
         harmless: impl Fn(&StoreError) -> bool,
     ) -> StoreResult<Reply> {
         let until = self.clock.now() + PERSIST;
         let (mut pause, mut doubled) = (PAUSE, false);
         loop {
-            let mut e = match self.attempt(lane, sql, params.clone()).await {
+            let mut e = match self.attempt_patiently(lane, sql, params.clone()).await {
                 Ok(answer) => return Ok(Reply { rows: answer.rows, doubled }),
                 Err(e) => e,
             };
@@ -290,6 +332,21 @@ impl Link {
             self.clock.sleep(jittered(pause, 2)).await;
             pause = (pause * 2).min(PAUSE_MOST);
         }
+    }
+
+    /// Lets the request wait for others, unless another does so already.
+    async fn attempt_patiently(
+        &self,
+        lane: &Lane,
+        sql: Text<'_>,
+        params: Vec<Value>,
+    ) -> StoreResult<Answer> {
+        if let Some(waiting) = sql.waiting
+            && let Ok(_chair) = self.chair.try_acquire()
+        {
+            return self.attempt(lane, waiting, params).await;
+        }
+        self.attempt(lane, sql.at_once, params).await
     }
 
     async fn attempt(&self, lane: &Lane, sql: &str, params: Vec<Value>) -> StoreResult<Answer> {

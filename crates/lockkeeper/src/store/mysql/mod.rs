@@ -51,6 +51,7 @@ use crate::{
 use connect::Plan;
 use fast::Fast;
 use link::Link;
+use link::Text;
 use mysql_async::{Row, Value};
 use reply::{Answer, field, one, what};
 use statements::{Server, Statements};
@@ -138,7 +139,7 @@ impl Mysql {
     }
 
     /// Asks for what can be asked for twice.
-    async fn insist(&self, sql: &str, params: Vec<Value>) -> StoreResult<Vec<Row>> {
+    async fn insist(&self, sql: impl Into<Text<'_>>, params: Vec<Value>) -> StoreResult<Vec<Row>> {
         Ok(self.link.insist(self.link.lines(), sql, params).await?.rows)
     }
 
@@ -230,7 +231,20 @@ impl Mysql {
             LINE_MAX.into(),
             bytes(&ask.note),
         ];
-        let reply = self.link.insist(self.link.lines(), &self.sql.enter, params).await?;
+        let sql = match ask.manner {
+            Manner::Queue => Text::from(&self.sql.enter),
+            // Who only tries waits for nobody.
+            Manner::Contend => Text::from(&self.sql.enter.at_once),
+        };
+        let reply = match self.link.insist_briefly(self.link.lines(), sql, params).await {
+            Err(e) if trouble::is_blocked(&e) => {
+                if e.outcome == Outcome::Unknown {
+                    self.doubts.note(&ask.place);
+                }
+                return Ok(Answer::Entered(Entered::Busy(reply::blocked())));
+            }
+            reply => reply?,
+        };
         let answer = reply::entered(&one(reply.rows)?);
         if reply.doubled {
             self.doubts.note(&ask.place);

@@ -67,6 +67,11 @@ fn wait(row: &Row) -> StoreResult<Wait> {
     Ok(Wait { ahead, holder, recheck })
 }
 
+/// What is told to one who comes to a line that somebody's transaction sits on.
+pub(super) fn blocked() -> Wait {
+    Wait { ahead: 1, holder: None, recheck: Duration::from_millis(50) }
+}
+
 /// What became of an enter.
 pub(super) enum Answer {
     Entered(Entered),

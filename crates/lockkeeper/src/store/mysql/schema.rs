@@ -13,13 +13,14 @@ use mysql_async::Row;
 use std::time::Duration;
 
 /// The version of what is in the `.sql` files. A change there is a new number here.
-const LAYOUT: i64 = 2;
+const LAYOUT: i64 = 3;
 
 /// The prefix that stands in the `.sql` files.
 const WRITTEN: &str = "lk_";
 
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
     include_str!("tables.sql"),
+    include_str!("parts.sql"),
     include_str!("lines.sql"),
     include_str!("sessions.sql"),
     include_str!("user.sql"),

@@ -54,13 +54,34 @@ BEGIN
 END
 //
 
+-- Takes the tickets of an ended session out of one of its lines, unless somebody has what must be had for that.
+-- Then nothing is waited for again.
+CREATE PROCEDURE lk_clear_line(p_name VARBINARY(512), p_session BINARY(16), INOUT io_wait INT)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_now, v_gone, v_capacity, v_used, v_moves, v_drawn BIGINT;
+  DECLARE v_gate, v_waits INT;
+  DECLARE EXIT HANDLER FOR 1205, 3572 BEGIN ROLLBACK; SET io_wait = 0; END;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION;
+  CALL lk_take(p_name, io_wait, v_gate);
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+  SELECT COUNT(*) INTO v_gone FROM lk_ticket WHERE name = p_name AND session = p_session AND fence = 0;
+  -- By this index no row is touched that a user's transaction may have.
+  DELETE t FROM lk_ticket t FORCE INDEX (lk_ticket_order)
+    WHERE t.name = p_name AND t.fence = 0 AND t.session = p_session;
+  UPDATE lk_line SET standing = standing - v_gone WHERE name = p_name;
+  CALL lk_settle(p_name, v_now, v_gate, v_capacity, v_used, v_waits, v_moves, v_drawn);
+  COMMIT;
+END
+//
+
 -- Takes the tickets of an ended session out of some of its lines.  o_left: how many are left
-CREATE PROCEDURE lk_clear(p_session BINARY(16), OUT o_left BIGINT)
+CREATE PROCEDURE lk_clear(p_session BINARY(16), p_wait INT, OUT o_left BIGINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_name VARBINARY(512);
-  DECLARE v_now, v_gone, v_capacity, v_used, v_moves, v_drawn BIGINT;
-  DECLARE v_gate, v_waits, v_done INT DEFAULT 0;
+  DECLARE v_done INT DEFAULT 0;
   DECLARE found CURSOR FOR
     SELECT name FROM lk_ticket WHERE session = p_session
     UNION SELECT name FROM lk_gate WHERE session = p_session AND fence > 0 LIMIT 64;
@@ -69,17 +90,7 @@ BEGIN
   clearing: LOOP
     FETCH found INTO v_name;
     IF v_done THEN LEAVE clearing; END IF;
-    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    START TRANSACTION;
-    CALL lk_take(v_name, v_gate);
-    SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
-    SELECT COUNT(*) INTO v_gone FROM lk_ticket WHERE name = v_name AND session = p_session AND fence = 0;
-    -- By this index no row is touched that a user's transaction may have.
-    DELETE t FROM lk_ticket t FORCE INDEX (lk_ticket_order)
-      WHERE t.name = v_name AND t.fence = 0 AND t.session = p_session;
-    UPDATE lk_line SET standing = standing - v_gone WHERE name = v_name;
-    CALL lk_settle(v_name, v_now, v_gate, v_capacity, v_used, v_waits, v_moves, v_drawn);
-    COMMIT;
+    CALL lk_clear_line(v_name, p_session, p_wait);
     SET v_done = 0;
   END LOOP;
   CLOSE found;
@@ -98,7 +109,7 @@ BEGIN
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   UPDATE lk_session SET expires = 0, dead_at = 0, ended = v_now, sweep_at = v_now + p_stray
     WHERE id = p_session AND ended = 0;
-  CALL lk_clear(p_session, v_left);
+  CALL lk_clear(p_session, 1, v_left);
   SELECT v_left AS tickets;
 END
 //
@@ -108,10 +119,10 @@ END
 CREATE PROCEDURE lk_sweep(p_stray BIGINT, p_idle BIGINT, p_after VARBINARY(512))
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_now, v_capacity, v_used, v_moves, v_drawn, v_left BIGINT;
+  DECLARE v_now, v_left BIGINT;
   DECLARE v_session BINARY(16);
   DECLARE v_name, v_next VARBINARY(512) DEFAULT '';
-  DECLARE v_gate, v_waits, v_done, v_idle, v_over INT DEFAULT 0;
+  DECLARE v_done, v_idle, v_over INT DEFAULT 0;
   DECLARE dead CURSOR FOR SELECT id FROM lk_session WHERE sweep_at <= v_now LIMIT 4;
   DECLARE holds CURSOR FOR
     SELECT name FROM lk_ticket WHERE session IS NULL AND hold_until <= v_now
@@ -133,7 +144,7 @@ BEGIN
       ITERATE sessions;
     END IF;
     CALL lk_end(v_session, v_now);
-    CALL lk_clear(v_session, v_left);
+    CALL lk_clear(v_session, 0, v_left);
     IF v_left = 0 THEN
       -- An enter that was under way when the session ended has come to its end after so long.
       DELETE FROM lk_session WHERE id = v_session AND ended > 0 AND ended + p_stray <= v_now;
@@ -147,11 +158,7 @@ BEGIN
   holding: LOOP
     FETCH holds INTO v_name;
     IF v_done THEN LEAVE holding; END IF;
-    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    START TRANSACTION;
-    CALL lk_take(v_name, v_gate);
-    CALL lk_settle(v_name, v_now, v_gate, v_capacity, v_used, v_waits, v_moves, v_drawn);
-    COMMIT;
+    CALL lk_open_line(v_name);
     SET v_done = 0;
   END LOOP;
   CLOSE holds;
@@ -171,15 +178,32 @@ BEGIN
 END
 //
 
+-- Lets a line move, unless somebody has it.
+CREATE PROCEDURE lk_open_line(p_name VARBINARY(512))
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_now, v_capacity, v_used, v_moves, v_drawn BIGINT;
+  DECLARE v_gate, v_waits INT;
+  DECLARE EXIT HANDLER FOR 1205, 3572 ROLLBACK;
+  SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+  START TRANSACTION;
+  CALL lk_take(p_name, 0, v_gate);
+  SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+  CALL lk_settle(p_name, v_now, v_gate, v_capacity, v_used, v_waits, v_moves, v_drawn);
+  COMMIT;
+END
+//
+
 -- Forgets a line that is empty and has granted nothing since.
 CREATE PROCEDURE lk_forget(p_name VARBINARY(512), p_since BIGINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_last, v_stray, v_number, v_fence, v_stand BIGINT;
   DECLARE v_gate INT;
+  DECLARE EXIT HANDLER FOR 1205, 3572 ROLLBACK;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
-  CALL lk_take(p_name, v_gate);
+  CALL lk_take(p_name, 0, v_gate);
   SELECT last, stray INTO v_last, v_stray FROM lk_line WHERE name = p_name;
   SELECT last, fence INTO v_number, v_fence FROM lk_gate WHERE name = p_name;
   SELECT COUNT(*) INTO v_stand FROM lk_ticket WHERE name = p_name;
@@ -195,7 +219,7 @@ END
 -- exclusive). Ownership check and write are one step.  -> done | lost | pinned
 CREATE PROCEDURE lk_edit(
   p_name VARBINARY(512), p_ticket BINARY(16), p_session BINARY(16), p_cell INT, p_edit BIGINT,
-  p_bytes MEDIUMBLOB)
+  p_bytes MEDIUMBLOB, p_wait INT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_now, v_fence, v_weight, v_capacity, v_note_edit, v_cell_edit, v_dead_at, v_seq BIGINT;
@@ -204,7 +228,7 @@ BEGIN
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
-  CALL lk_take(p_name, v_gate);
+  CALL lk_take(p_name, p_wait, v_gate);
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
   SELECT f.first, f.fence, f.weight, f.capacity, f.note_edit, f.cell_edit, s.dead_at
     INTO v_first, v_fence, v_weight, v_capacity, v_note_edit, v_cell_edit, v_dead_at
@@ -219,7 +243,7 @@ BEGIN
       IF v_first THEN
         SET v_seq = IF(v_gate, v_fence, NULL);
       ELSE
-        SELECT seq INTO v_seq FROM lk_ticket WHERE name = p_name AND id = p_ticket FOR UPDATE SKIP LOCKED;
+        CALL lk_take_ticket(p_name, p_ticket, v_seq);
       END IF;
       IF v_seq IS NULL THEN
         SET v_what = 'pinned';

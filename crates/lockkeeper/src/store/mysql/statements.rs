@@ -30,13 +30,13 @@ pub(super) struct Statements {
     pub(super) sweep: String,
     pub(super) enter_first: String,
     pub(super) leave_first: String,
-    pub(super) enter: String,
-    pub(super) leave: String,
+    pub(super) enter: Patient,
+    pub(super) leave: Patient,
     pub(super) poll: String,
     pub(super) all: String,
     pub(super) granted: Granted,
-    pub(super) edit: String,
-    pub(super) evict: String,
+    pub(super) edit: Patient,
+    pub(super) evict: Patient,
     pub(super) check: String,
     pub(super) read: String,
 }
@@ -45,6 +45,10 @@ impl Statements {
     pub(super) fn new(prefix: &str, server: Server) -> Self {
         let sql = |text: &str| schema::named(prefix, &text.replace("{now}", NOW));
         let call = |text: &str| format!("{}CALL {}", server.patiently(), sql(text));
+        let patient = |text: &str| Patient {
+            waiting: call(&text.replace("{wait}", "1")),
+            at_once: call(&text.replace("{wait}", "0")),
+        };
         Self {
             open: call("lk_open(?, ?, ?, ?, ?, ?)"),
             renew: call("lk_renew(?)"),
@@ -52,18 +56,24 @@ impl Statements {
             sweep: call("lk_sweep(?, ?, ?)"),
             enter_first: sql(ENTER_FIRST),
             leave_first: sql(LEAVE_FIRST),
-            enter: call("lk_enter(?, ?, ?, ?, ?, ?, ?, ?, ?)"),
-            leave: call("lk_leave(?, ?, ?, ?, ?)"),
+            enter: patient("lk_enter(?, ?, ?, ?, ?, ?, ?, ?, ?, {wait})"),
+            leave: patient("lk_leave(?, ?, ?, ?, ?, {wait})"),
             poll: call("lk_poll(?, ?)"),
             all: sql("SELECT name, id, fence FROM lk_ticket WHERE session = ? UNION ALL \
                  SELECT name, id, fence FROM lk_gate WHERE session = ? AND fence > 0"),
             granted: Granted::new(prefix),
-            edit: call("lk_edit(?, ?, ?, ?, ?, ?)"),
-            evict: call("lk_evict(?, ?)"),
+            edit: patient("lk_edit(?, ?, ?, ?, ?, ?, {wait})"),
+            evict: patient("lk_evict(?, ?, {wait})"),
             check: sql(CHECK),
             read: sql("SELECT bytes, fence FROM lk_cell WHERE name = ?"),
         }
     }
+}
+
+/// One statement in two forms: one waits a second for a line that somebody has, the other is refused at once.
+pub(super) struct Patient {
+    pub(super) waiting: String,
+    pub(super) at_once: String,
 }
 
 /// Which of the two a server is.
@@ -78,7 +88,8 @@ impl Server {
         if version.contains("MariaDB") { Self::Mariadb } else { Self::Mysql }
     }
 
-    /// What gives a statement time to wait for a row.
+    /// What gives a statement time to wait for a row. All procedures need it: MariaDB ends a transaction that
+    /// may not wait and has skipped a locked row with error 1180.
     fn patiently(self) -> &'static str {
         match self {
             // Our connections do not wait for rows otherwise, see `link::GREETING`.

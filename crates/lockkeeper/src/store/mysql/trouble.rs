@@ -21,6 +21,11 @@ pub(super) fn is_turned_back(e: &StoreError) -> bool {
     code(e).is_some_and(turns_back)
 }
 
+/// Was it turned back because somebody has a row that it needs?
+pub(super) fn is_blocked(e: &StoreError) -> bool {
+    matches!(code(e), Some(1205 | 3572))
+}
+
 /// Is the connection of no more use?
 pub(super) fn ends_connection(e: &Error) -> bool {
     match e {
