@@ -225,6 +225,11 @@ async fn stand(
                 desk.lose(Loss::SessionGone);
                 return Ok(Turn::Adrift(Loss::SessionGone));
             }
+            // The store has told it that the lock is taken, and fears a late copy of that request.
+            Err(e) if e.trouble == Trouble::TicketClosed && want.patience != Patience::Try => {
+                seat = Seat::take(session, want);
+                continue;
+            }
             Err(e) if e.is_transient() && want.patience != Patience::Try => {
                 observe::store_trouble(&want.name, &e);
                 outage.pause(keeper, want, e)?
@@ -239,12 +244,16 @@ async fn stand(
             () = clock.sleep_until(until) => return outage.ended(clock.now()).map(|()| Turn::GaveUp),
         }
     };
-    // A grant counts only before the session's deadline.
-    if session.is_lost() {
-        return Ok(Turn::Adrift(desk.lost().await));
+    Ok(granted(seat, want, fence, clock.now().saturating_since(began)).await)
+}
+
+/// A grant counts only before the session's deadline.
+async fn granted(seat: Seat, want: &Want, fence: u64, waited: Duration) -> Turn {
+    if seat.session.is_lost() {
+        return Turn::Adrift(seat.session.desk.lost().await);
     }
-    observe::granted(&want.name, seat.ticket, fence, clock.now().saturating_since(began));
-    Ok(Turn::Granted(seat.granted(want, fence)))
+    observe::granted(&want.name, seat.ticket, fence, waited);
+    Turn::Granted(seat.granted(want, fence))
 }
 
 /// How often a contender has found the lock taken. A hint makes it look between two attempts and

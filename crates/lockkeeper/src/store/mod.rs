@@ -220,7 +220,8 @@ pub enum Entered {
     /// In line.
     Queued(Wait),
     /// Taken, and no ticket was left ([`Manner::Contend`]). One who wants to stand in line is told so only
-    /// where somebody outside keeps the store from writing to it, and comes again.
+    /// where somebody outside keeps the store from writing to it, and comes again. A store that fears a
+    /// late copy of the request closes the ticket; whoever comes again is told so, and takes another.
     Busy(Wait),
 }
 

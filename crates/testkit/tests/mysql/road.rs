@@ -143,6 +143,46 @@ async fn what_meets_a_connection_that_was_cut_while_idle_does_not_fail() {
     held.release().await.expect("released");
 }
 
+/// A try whose first copy got no answer is closed, lest that copy be granted the lock when it comes at last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_copy_of_a_try_that_was_told_busy_is_granted_nothing() {
+    let Some(server) = start() else { return };
+    let (one, two) = (live_for_long(&server).await, live_for_long(&server).await);
+    let held = one.lock("a").await.expect("free");
+    two.lock("b").await.expect("free").release().await.expect("released");
+    cut_all(&server).await;
+    assert!(two.lock("a").try_now().await.expect("an answer").is_none());
+    held.release().await.expect("released");
+    let mut late = client(&server).await;
+    let copy = "UPDATE lk_gate g JOIN lk_closed c SET g.last = g.last + 1, g.fence = g.last, \
+         g.id = c.ticket, g.session = c.session WHERE g.name = 'a' AND g.fence = 0 AND g.crowd = 0";
+    late.query_drop(copy).await.expect("an answer");
+    assert_eq!(number(&mut late, "SELECT COUNT(*) FROM lk_closed").await, 1);
+    assert_eq!(standing(&mut late).await, 0);
+    // And it can be had as ever.
+    drop(soon("the lock", two.lock("a").unfair().into_future()).await.expect("free"));
+    one.close().await;
+    two.close().await;
+}
+
+/// One who goes on trying comes with another ticket.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_contender_goes_on_after_a_try_that_was_closed() {
+    let Some(server) = start() else { return };
+    let (one, two) = (live_for_long(&server).await, live_for_long(&server).await);
+    let held = one.lock("a").await.expect("free");
+    two.lock("b").await.expect("free").release().await.expect("released");
+    cut_all(&server).await;
+    let next = tokio::spawn(two.lock("a").unfair().into_future());
+    let mut witness = client(&server).await;
+    let closed = "SELECT COUNT(*) FROM lk_closed";
+    eventually("a try is closed", async || number(&mut witness, closed).await == 1).await;
+    held.release().await.expect("released");
+    drop(soon("its turn", next).await.expect("no panic").expect("granted"));
+    one.close().await;
+    two.close().await;
+}
+
 /// A shutdown in good order tells every client, those too that are just connecting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_orderly_restart_is_not_seen_by_those_who_wait() {

@@ -450,14 +450,13 @@ impl Store for Mysql {
         let entered = self.enter_line(&ask).await;
         match &entered {
             Ok(Entered::Queued(_)) => self.watch.waits(ask.place.session, ask.place.ticket),
-            // A copy that got no answer may have come meanwhile. The ticket is not closed, because a
-            // contender may come again with it; what comes later is found when all tickets are compared,
-            // as they are after every break.
+            // A copy that got no answer may come when the lock is free, so the ticket is closed: whoever
+            // comes again does so with another. What cannot be closed now is left to the caller.
             Ok(Entered::Busy(_)) if self.doubts.has(ask.place.ticket) => {
-                let leave = Leave { place: ask.place.clone(), keep: None, stray: false };
-                let unknown = |e| StoreError { outcome: Outcome::Unknown, ..e };
-                self.leave_line(leave).await.map_err(unknown)?;
-                return entered;
+                let leave = Leave { place: ask.place.clone(), keep: None, stray: true };
+                if self.leave_line(leave).await.is_ok() {
+                    return entered;
+                }
             }
             _ => {}
         }
