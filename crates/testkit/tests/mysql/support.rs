@@ -59,3 +59,26 @@ pub(crate) async fn standing(client: &mut Conn) -> i64 {
          + (SELECT COUNT(*) FROM lk_ticket)";
     number(client, sql).await
 }
+
+/// A session that has died long ago and is not swept before this moment of the server's clock, with a lock for
+/// each name. A lock `like` must have been taken before.
+pub(crate) async fn the_dead(client: &mut Conn, names: &[&str], like: &str, sweep_at: i64) {
+    let session = "UNHEX(MD5('the dead'))";
+    let sql = format!(
+        "INSERT INTO lk_session(id, ttl, delay, expires, dead_at, sweep_at, host, pid, program) \
+         VALUES ({session}, 1, 0, 1, 1, {sweep_at}, '', 1, '')"
+    );
+    client.query_drop(sql).await.expect("written");
+    for name in names {
+        for sql in [
+            format!("INSERT INTO lk_line(name) VALUES ('{name}')"),
+            format!(
+                "INSERT INTO lk_gate(name, last, fence, id, session, weight, capacity) SELECT \
+                 '{name}', 1, 1, UNHEX(MD5('{name}')), {session}, capacity, capacity FROM lk_gate \
+                 WHERE name = '{like}'"
+            ),
+        ] {
+            client.query_drop(sql).await.expect("written");
+        }
+    }
+}

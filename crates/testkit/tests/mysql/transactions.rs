@@ -1,6 +1,6 @@
 //! Locks inside the users' own transactions.
 
-use crate::support::{TTL, client, keeper, number, start, waiter};
+use crate::support::{TTL, client, keeper, number, start, the_dead, waiter};
 use lockkeeper::{
     Error, Keeper, Sequencer,
     store::mysql::{fence_check, lock_in},
@@ -246,5 +246,22 @@ async fn a_transaction_that_takes_over_from_the_dead_holds_nobody_up() {
     drop(soon("another name", keeper.lock("b").into_future()).await.expect("free"));
     tx.commit().await.expect("committed");
     drop(soon("its turn", next).await.expect("no panic").expect("granted"));
+    keeper.close().await;
+}
+
+/// One name of the dead is the transaction's. The others are nobody's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_takes_over_from_the_dead_keeps_no_other_name_closed() {
+    let Some(server) = start() else { return };
+    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
+    let _held = keeper.lock("held").await.expect("free");
+    the_dead(&mut user, &["a", "b"], "held", i64::MAX).await;
+    let mut tx = user.start_transaction(at(IsolationLevel::ReadCommitted)).await.expect("begun");
+    lock_in(&mut tx, "a", Duration::ZERO).await.expect("its holder is dead");
+    let other = soon("the other name", keeper.lock("b").into_future()).await.expect("free");
+    other.release().await.expect("released");
+    assert!(keeper.lock("a").try_now().await.expect("an answer").is_none());
+    tx.commit().await.expect("committed");
+    drop(soon("the first name", keeper.lock("a").into_future()).await.expect("free"));
     keeper.close().await;
 }

@@ -83,38 +83,46 @@ taking: BEGIN
 END
 //
 
--- Is a session over, so that its granted or its waiting tickets must go? Then its row is ours. NULL if
--- somebody has the row: a renewal, or a user's transaction, for which nobody waits.
-CREATE PROCEDURE lk_is_over(p_session BINARY(16), p_granted INT, p_now BIGINT, OUT o_over INT)
+-- Is a session over, so that its granted or its waiting tickets must go? Then its row is ours, or p_fresh says
+-- that what is only read is true as well, and it was over so long ago that no renewal can be under way in which
+-- its client still believes. NULL if somebody has the row otherwise: a renewal, or a user's transaction, for
+-- which nobody waits.
+CREATE PROCEDURE lk_is_over(p_session BINARY(16), p_granted INT, p_now BIGINT, p_fresh INT, OUT o_over INT)
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_ends BIGINT;
+  DECLARE v_ends, v_seen BIGINT;
   DECLARE v_there INT;
   SELECT IF(p_granted, dead_at, expires) INTO v_ends FROM lk_session
     WHERE id = p_session FOR UPDATE SKIP LOCKED;
   SET o_over = v_ends <= p_now;
   IF v_ends IS NULL THEN
-    SELECT COUNT(*) INTO v_there FROM lk_session WHERE id = p_session;
-    IF NOT v_there THEN SET o_over = 1; END IF;
+    SELECT COUNT(*), MAX(IF(p_granted, dead_at, expires)) INTO v_there, v_seen FROM lk_session
+      WHERE id = p_session;
+    IF NOT v_there OR p_fresh AND v_seen <= p_now - 5000000 THEN SET o_over = 1; END IF;
   END IF;
 END
 //
 
--- Ends a session that is dead at this moment; whatever it has left is swept.
+-- Ends a session that is dead at this moment; whatever it has left is swept. If somebody has its row it stays as
+-- it is, and cannot be renewed any more.
 CREATE PROCEDURE lk_end(p_session BINARY(16), p_now BIGINT)
 SQL SECURITY INVOKER
 BEGIN
-  UPDATE lk_session SET expires = 0, dead_at = 0, ended = p_now, sweep_at = p_now
-    WHERE id = p_session AND dead_at <= p_now AND ended = 0;
+  DECLARE v_ended BIGINT;
+  SELECT ended INTO v_ended FROM lk_session
+    WHERE id = p_session AND dead_at <= p_now FOR UPDATE SKIP LOCKED;
+  IF v_ended = 0 THEN
+    UPDATE lk_session SET expires = 0, dead_at = 0, ended = p_now, sweep_at = p_now WHERE id = p_session;
+  END IF;
 END
 //
 
 -- Takes the dead out of the granted of a line and ends their sessions. A ticket stays if a user's
 -- transaction has checked it (lk_fence_check), or if its session was renewed just in time: a renewal
 -- that is slower than this finds its session over. o_stay is the weight of those that stay; o_alive, how many
--- of them live.
+-- of them live. p_fresh as for lk_is_over.
 CREATE PROCEDURE lk_bury(
-  p_name VARBINARY(512), p_now BIGINT, p_min_fence BIGINT, OUT o_stay BIGINT, OUT o_alive BIGINT,
+  p_name VARBINARY(512), p_now BIGINT, p_min_fence BIGINT, p_fresh INT, OUT o_stay BIGINT, OUT o_alive BIGINT,
   OUT o_buried BIGINT)
 SQL SECURITY INVOKER
 BEGIN
@@ -134,7 +142,7 @@ BEGIN
     IF v_done THEN LEAVE burial; END IF;
     SET v_over = NULL;
     CALL lk_take_ticket(p_name, v_id, v_seq);
-    IF v_seq IS NOT NULL THEN CALL lk_is_over(v_session, 1, p_now, v_over); END IF;
+    IF v_seq IS NOT NULL THEN CALL lk_is_over(v_session, 1, p_now, p_fresh, v_over); END IF;
     IF v_over IS NOT TRUE THEN
       SET o_stay = o_stay + v_weight, o_alive = o_alive + (v_seq IS NOT NULL);
     ELSE
@@ -152,7 +160,7 @@ END
 CREATE PROCEDURE lk_bury_first(p_name VARBINARY(512), p_session BINARY(16), p_now BIGINT, OUT o_dead INT)
 SQL SECURITY INVOKER
 BEGIN
-  CALL lk_is_over(p_session, 1, p_now, o_dead);
+  CALL lk_is_over(p_session, 1, p_now, 1, o_dead);
   IF o_dead THEN
     UPDATE lk_gate SET fence = 0, session = COALESCE(session, '') WHERE name = p_name;
     CALL lk_end(p_session, p_now);
@@ -234,7 +242,7 @@ BEGIN
   SET io_moves = LEAST(COALESCE(io_moves, v_moves), COALESCE(v_moves, io_moves));
   IF v_dead > 0 THEN
     SET v_capacity = v_stay;
-    CALL lk_bury(p_name, p_now, v_min_fence, v_stay, v_alive, v_buried);
+    CALL lk_bury(p_name, p_now, v_min_fence, 1, v_stay, v_alive, v_buried);
     SET io_standing = io_standing - v_buried;
     IF v_stay > 0 THEN
       SET io_capacity = v_capacity, io_used = io_used + v_stay, io_moves = p_now + 20000, v_low = v_min_fence;
@@ -254,7 +262,7 @@ BEGIN
     IF COALESCE(v_expires, 0) <= p_now THEN
       CALL lk_take_ticket(p_name, v_id, v_seq);
       SET v_over = NULL;
-      IF v_seq IS NOT NULL THEN CALL lk_is_over(v_session, 0, p_now, v_over); END IF;
+      IF v_seq IS NOT NULL THEN CALL lk_is_over(v_session, 0, p_now, 1, v_over); END IF;
       IF v_over IS NULL THEN
         SET io_waits = 1, io_moves = p_now + 20000;
         LEAVE grants;

@@ -138,7 +138,7 @@ BEGIN
     FETCH dead INTO v_session;
     IF v_done THEN LEAVE sessions; END IF;
     -- What somebody has locked is left for another time, and what lives is left alone.
-    CALL lk_is_over(v_session, 1, v_now, v_over);
+    CALL lk_is_over(v_session, 1, v_now, 0, v_over);
     IF v_over IS NOT TRUE THEN
       SET v_done = 0;
       ITERATE sessions;

@@ -104,7 +104,7 @@ BEGIN
       WHERE t.name = p_name AND (t.fence >= v_min_fence OR t.fence = 0 AND t.seq >= v_min_seq)
         AND IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) > p_now) INTO o_held;
   ELSE
-    CALL lk_bury(p_name, p_now, v_min_fence, v_stay, v_alive, v_buried);
+    CALL lk_bury(p_name, p_now, v_min_fence, 0, v_stay, v_alive, v_buried);
     IF v_alive THEN
       -- Its session's row is locked now, and must not be for long.
       SIGNAL SQLSTATE 'LK002' SET MESSAGE_TEXT = 'the snapshot of the transaction is older than the lock';
@@ -119,7 +119,7 @@ CREATE PROCEDURE lk_lock_dead(p_session BINARY(16), p_now BIGINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_over INT;
-  CALL lk_is_over(p_session, 1, p_now, v_over);
+  CALL lk_is_over(p_session, 1, p_now, 0, v_over);
   IF v_over IS NOT TRUE THEN
     SIGNAL SQLSTATE 'LK002' SET MESSAGE_TEXT = 'the snapshot of the transaction is older than the lock';
   END IF;
