@@ -1,13 +1,15 @@
 //! Making the tables, by whom, and what is said about a server's set-up.
 
-use crate::support::{client, opts, start, start_as};
+use crate::support::{client, opts, standing, start, start_as, the_dead};
 use lockkeeper::{Keeper, Store as _, store::migration};
 use mysql_async::prelude::Queryable;
 use servers::{MARIADB, Recipe, Running};
 use std::{
     io::Write as _,
     process::{Command, Stdio},
+    time::Duration,
 };
+use testkit::world::eventually;
 
 /// The URL of this server for another user.
 fn url_for(server: &Running, user: &str) -> String {
@@ -150,4 +152,23 @@ async fn a_lax_set_up_is_named_with_its_consequence() {
     let mut plain = mysql_async::Conn::new(opts(&server)).await.expect("connected");
     plain.query_drop("SET GLOBAL innodb_flush_log_at_trx_commit = 1").await.expect("done");
     assert_eq!(keeper.store().advice().await.expect("an answer"), []);
+}
+
+/// Not even where no program lives long enough to renew anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn programs_that_live_shortly_leave_the_dead_not_for_ever() {
+    let Some(server) = start() else { return };
+    let mut witness = client(&server).await;
+    let job = async || {
+        let keeper = testkit::live::keeper(&server, Duration::from_secs(600)).await;
+        keeper.lock("job").await.expect("free").release().await.expect("released");
+        keeper.close().await;
+    };
+    job().await;
+    the_dead(&mut witness, &["a", "b"], "job", 1).await;
+    eventually("they are gone", async || {
+        job().await;
+        standing(&mut witness).await == 0
+    })
+    .await;
 }

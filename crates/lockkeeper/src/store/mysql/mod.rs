@@ -123,8 +123,8 @@ impl Mysql {
         let sql = Statements::new(&prefix, server);
         Ok(Self {
             id: AtomicU64::new(u64::from_be_bytes(id.0)),
+            sweep: Sweep::new(&link, &clock, &sql.sweep),
             clock,
-            sweep: Sweep::new(&link, &sql.sweep),
             link,
             sql,
             prefix,
@@ -430,10 +430,12 @@ impl Store for Mysql {
             let left: u64 = field(&row, "tickets")?;
             // What a user's transaction keeps from going is left to the sweep.
             if left == 0 || left >= before {
-                return Ok(());
+                break;
             }
             before = left;
         }
+        self.sweep.at_the_end().await;
+        Ok(())
     }
 
     async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
