@@ -136,10 +136,9 @@ enter: BEGIN
     SELECT 'full' AS what, 0 AS fence;
     LEAVE enter;
   END IF;
-  SELECT GREATEST(g.last + 1, l.last + 1, v_now) INTO v_number
-    FROM lk_line l LEFT JOIN lk_gate g ON g.name = l.name WHERE l.name = p_name;
   -- A gate that is just being made has no number that could be seen.
-  SET v_number = COALESCE(v_number, v_now);
+  SELECT GREATEST(COALESCE(g.last, 0) + 1, l.last + 1, v_now) INTO v_number
+    FROM lk_line l LEFT JOIN lk_gate g ON g.name = l.name WHERE l.name = p_name;
   UPDATE lk_line SET last = v_number, standing = standing + 1, blind = IF(v_gate, blind, 1)
     WHERE name = p_name;
   INSERT INTO lk_ticket(name, id, session, seq, weight, capacity, entered, note)
