@@ -96,28 +96,46 @@ impl Wire {
     }
 }
 
-/// What is sent: perhaps in another form where it may wait for others.
+/// What is sent.
 #[derive(Clone, Copy)]
 pub(super) struct Text<'t> {
-    at_once: &'t str,
-    waiting: Option<&'t str>,
+    sql: &'t str,
+    waits: Waits,
+}
+
+/// What becomes of a request for a line that somebody has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waits {
+    /// It needs none.
+    Needless,
+    /// It is refused.
+    Never,
+    /// It waits, unless another does so already.
+    Perhaps,
+}
+
+impl<'t> Text<'t> {
+    /// Refused where it would have to wait.
+    pub(super) fn at_once(text: &'t Patient) -> Self {
+        Self { sql: &text.0, waits: Waits::Never }
+    }
 }
 
 impl<'t> From<&'t str> for Text<'t> {
-    fn from(text: &'t str) -> Self {
-        Self { at_once: text, waiting: None }
+    fn from(sql: &'t str) -> Self {
+        Self { sql, waits: Waits::Needless }
     }
 }
 
 impl<'t> From<&'t String> for Text<'t> {
-    fn from(text: &'t String) -> Self {
-        Self { at_once: text, waiting: None }
+    fn from(sql: &'t String) -> Self {
+        Self { sql, waits: Waits::Needless }
     }
 }
 
 impl<'t> From<&'t Patient> for Text<'t> {
     fn from(text: &'t Patient) -> Self {
-        Self { at_once: &text.at_once, waiting: Some(&text.waiting) }
+        Self { sql: &text.0, waits: Waits::Perhaps }
     }
 }
 
@@ -334,19 +352,21 @@ impl Link {
         }
     }
 
-    /// Lets the request wait for others, unless another does so already.
+    /// Lets the request wait for others if it may.
     async fn attempt_patiently(
         &self,
         lane: &Lane,
-        sql: Text<'_>,
-        params: Vec<Value>,
+        Text { sql, waits }: Text<'_>,
+        mut params: Vec<Value>,
     ) -> StoreResult<Answer> {
-        if let Some(waiting) = sql.waiting
-            && let Ok(_chair) = self.chair.try_acquire()
-        {
-            return self.attempt(lane, waiting, params).await;
+        let chair = match waits {
+            Waits::Perhaps => self.chair.try_acquire().ok(),
+            Waits::Never | Waits::Needless => None,
+        };
+        if waits != Waits::Needless {
+            params.push(u8::from(chair.is_some()).into());
         }
-        self.attempt(lane, sql.at_once, params).await
+        self.attempt(lane, sql, params).await
     }
 
     async fn attempt(&self, lane: &Lane, sql: &str, params: Vec<Value>) -> StoreResult<Answer> {

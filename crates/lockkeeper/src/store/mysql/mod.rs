@@ -234,7 +234,7 @@ impl Mysql {
         let sql = match ask.manner {
             Manner::Queue => Text::from(&self.sql.enter),
             // Who only tries waits for nobody.
-            Manner::Contend => Text::from(&self.sql.enter.at_once),
+            Manner::Contend => Text::at_once(&self.sql.enter),
         };
         let reply = match self.link.insist_briefly(self.link.lines(), sql, params).await {
             Err(e) if trouble::is_blocked(&e) => {

@@ -45,10 +45,7 @@ impl Statements {
     pub(super) fn new(prefix: &str, server: Server) -> Self {
         let sql = |text: &str| schema::named(prefix, &text.replace("{now}", NOW));
         let call = |text: &str| format!("{}CALL {}", server.patiently(), sql(text));
-        let patient = |text: &str| Patient {
-            waiting: call(&text.replace("{wait}", "1")),
-            at_once: call(&text.replace("{wait}", "0")),
-        };
+        let patient = |text: &str| Patient(call(text));
         Self {
             open: call("lk_open(?, ?, ?, ?, ?, ?)"),
             renew: call("lk_renew(?)"),
@@ -56,25 +53,23 @@ impl Statements {
             sweep: call("lk_sweep(?, ?, ?)"),
             enter_first: sql(ENTER_FIRST),
             leave_first: sql(LEAVE_FIRST),
-            enter: patient("lk_enter(?, ?, ?, ?, ?, ?, ?, ?, ?, {wait})"),
-            leave: patient("lk_leave(?, ?, ?, ?, ?, {wait})"),
+            enter: patient("lk_enter(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),
+            leave: patient("lk_leave(?, ?, ?, ?, ?, ?)"),
             poll: call("lk_poll(?, ?)"),
             all: sql("SELECT name, id, fence FROM lk_ticket WHERE session = ? UNION ALL \
                  SELECT name, id, fence FROM lk_gate WHERE session = ? AND fence > 0"),
             granted: Granted::new(prefix),
-            edit: patient("lk_edit(?, ?, ?, ?, ?, ?, {wait})"),
-            evict: patient("lk_evict(?, ?, {wait})"),
+            edit: patient("lk_edit(?, ?, ?, ?, ?, ?, ?)"),
+            evict: patient("lk_evict(?, ?, ?)"),
             check: sql(CHECK),
             read: sql("SELECT bytes, fence FROM lk_cell WHERE name = ?"),
         }
     }
 }
 
-/// One statement in two forms: one waits a second for a line that somebody has, the other is refused at once.
-pub(super) struct Patient {
-    pub(super) waiting: String,
-    pub(super) at_once: String,
-}
+/// A statement whose last parameter says whether it waits a second for a line that somebody has, or is refused
+/// at once.
+pub(super) struct Patient(pub(super) String);
 
 /// Which of the two a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
