@@ -215,3 +215,24 @@ async fn a_line_that_somebody_sits_on_keeps_no_session_from_closing() {
     end(&mut user).await;
     drop(soon("the last name", two.lock("4").into_future()).await.expect("free"));
 }
+
+/// The gate's number cannot be seen while a transaction makes it, and the clock was set back by an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_while_the_gate_is_made_stands_behind_those_before() {
+    let Some(server) = start() else { return };
+    let (one, two) = (keeper(&server).await, keeper(&server).await);
+    let (mut user, mut witness) = (client(&server).await, client(&server).await);
+    begin(&mut user).await;
+    lock_in(&mut user, "new", TTL).await.expect("free");
+    let first = waiter(&one, "new", 0).await;
+    for (table, column) in [("lk_line", "last"), ("lk_ticket", "seq")] {
+        let sql = format!("UPDATE {table} SET {column} = {column} + 3600000000");
+        witness.query_drop(sql).await.expect("changed");
+    }
+    let second = waiter(&two, "new", 1).await;
+    end(&mut user).await;
+    let granted = soon("its turn", first).await.expect("no panic").expect("granted");
+    assert!(!second.is_finished());
+    granted.release().await.expect("released");
+    drop(soon("its turn", second).await.expect("no panic").expect("granted"));
+}
