@@ -3,7 +3,10 @@
 use crate::support::{start, start_as};
 use lockkeeper::{Error, Keeper, StoreError, Trouble};
 use servers::MARIADB_TLS;
-use std::net::Ipv4Addr;
+use std::{
+    net::Ipv4Addr,
+    process::{Command, Stdio},
+};
 use testkit::world::soon;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -27,16 +30,34 @@ async fn with_tls_both_sides_must_be_known() {
     keeper.lock("a").await.expect("free").release().await.expect("released");
     keeper.close().await;
 
-    let stranger = good.replace("ca%2Epem", "stranger%2Epem");
-    for url in [stranger, format!("{bare}?tls=true")] {
-        let e = refusal(&url).await;
-        assert!(e.trouble == Trouble::Misconfigured && !e.is_transient(), "{e:?}");
-        assert!(e.what.contains("not trusted") && e.what.contains("tls_ca="), "{e}");
-    }
+    let e = refusal(&good.replace("ca%2Epem", "stranger%2Epem")).await;
+    assert!(e.trouble == Trouble::Misconfigured && !e.is_transient(), "{e:?}");
+    assert!(e.what.contains("not trusted") && e.what.contains("tls_ca="), "{e}");
     let (nameless, _) = good.split_once("&tls_cert=").expect("a certificate of our own");
     for url in [nameless, bare] {
         let e = refusal(url).await;
         assert!(e.trouble == Trouble::Denied && e.what.contains("tls_cert="), "{e:?}");
+    }
+}
+
+/// Without `tls_ca=` those are trusted whom the machine trusts, and nobody else.
+#[test]
+fn with_tls_alone_the_machine_says_who_is_trusted() {
+    let Some(server) = start_as(MARIADB_TLS) else { return };
+    let url = server.url().split_once("&tls_cert=").expect("a certificate of our own");
+    let (bare, _) = url.0.split_once('?').expect("options");
+    let url = format!("{bare}?tls=true&tls_cert={}", url.1);
+    for (authority, good) in [("ca.pem", true), ("stranger.pem", false)] {
+        let taker = Command::new(env!("CARGO_BIN_EXE_taker"))
+            .args([&url, "10000", "0"])
+            .env("SSL_CERT_FILE", server.folder().join(authority))
+            .env_remove("SSL_CERT_DIR")
+            .stdin(Stdio::null())
+            .output()
+            .expect("the taker ends");
+        let said = String::from_utf8_lossy(&taker.stderr);
+        assert_eq!(taker.status.success(), good, "{said}");
+        assert!(good || said.contains("not trusted"), "{said}");
     }
 }
 

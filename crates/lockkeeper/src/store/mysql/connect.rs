@@ -7,6 +7,7 @@ use crate::{
     store::url::StoreUrl,
 };
 use mysql_async::{ClientIdentity, Opts, OptsBuilder, SslOpts};
+use rustls::{RootCertStore, pki_types::CertificateDer};
 use std::time::Duration;
 
 const OPTIONS: &[&str] =
@@ -97,8 +98,21 @@ fn tls(url: &mut StoreUrl) -> Result<Option<SslOpts>> {
     // rustls needs to be told once which cryptography to use; a program that has chosen keeps it.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let opts = SslOpts::default().with_client_identity(identity);
-    Ok(Some(match ca {
-        Some(ca) => opts.with_root_certs(vec![ca.into()]).with_disable_built_in_roots(true),
-        None => opts,
-    }))
+    let roots = roots(ca)?.into_iter().map(Into::into).collect();
+    Ok(Some(opts.with_root_certs(roots).with_disable_built_in_roots(true)))
+}
+
+/// The authorities of the given file, or the system's.
+fn roots(ca: Option<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+    if let Some(file) = ca {
+        return Ok(vec![file]);
+    }
+    let trusted = rustls_native_certs::load_native_certs().certs;
+    // The driver fails if it cannot read one of them.
+    let readable = |root: &CertificateDer<'_>| RootCertStore::empty().add(root.clone()).is_ok();
+    let roots: Vec<_> = trusted.into_iter().filter(readable).map(|root| root.to_vec()).collect();
+    if roots.is_empty() {
+        return Err(Error::Url("no certificate authority is trusted; say tls_ca=FILE".into()));
+    }
+    Ok(roots)
 }
