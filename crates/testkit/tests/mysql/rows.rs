@@ -61,6 +61,17 @@ async fn a_row_belongs_to_one_owner_until_its_time_is_over() {
     assert_eq!((renew(&mut user, 1, short).await, release(&mut user, 1, short).await), (0, 0));
 }
 
+/// Nobody's row would be everybody's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_is_not_given_to_an_owner_without_a_name() {
+    let Some(server) = start() else { return };
+    let mut user = table(&server).await;
+    let sql = "CALL lk_row_lock('job', 'id', 1, NULL, 60000)";
+    let e = user.query_drop(sql).await.expect_err("no owner").to_string();
+    assert!(e.contains("must have a name"), "{e}");
+    assert!(lock(&mut user, 1, "one", LONG).await > 0, "it is still free");
+}
+
 /// The plain guard: a holder that was overtaken changes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_fence_writes_nothing() {

@@ -213,6 +213,18 @@ async fn a_time_zone_changes_no_fence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_does_not_say_how_long_to_wait_does_not_wait() {
+    let Some(server) = start() else { return };
+    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
+    let _held = keeper.lock("a").await.expect("free");
+    let mut tx = user.start_transaction(at(IsolationLevel::ReadCommitted)).await.expect("begun");
+    let refused = soon("an answer", tx.query_drop("CALL lk_lock('a', NULL)")).await;
+    assert!(refused.expect_err("it is held").to_string().contains("LK001"));
+    drop(tx);
+    keeper.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_transaction_there_is_no_lock_and_no_check() {
     let Some(server) = start() else { return };
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);

@@ -33,7 +33,7 @@ BEGIN
   DECLARE v_fresh, v_held, v_there INT DEFAULT 0;
   CALL lk_in_transaction();
   CALL lk_now(v_now);
-  SET v_until = v_now + p_wait_ms * 1000;
+  SET v_until = v_now + COALESCE(p_wait_ms, 0) * 1000;
   SELECT COUNT(*) INTO v_there FROM lk_gate WHERE name = p_name;
   IF NOT v_there THEN
     INSERT INTO lk_gate(name) VALUES (p_name) ON DUPLICATE KEY UPDATE last = last;
@@ -175,6 +175,9 @@ CREATE PROCEDURE lk_row_lock(
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_now BIGINT;
+  IF p_owner IS NULL THEN
+    SIGNAL SQLSTATE '22004' SET MESSAGE_TEXT = 'the owner of a row must have a name';
+  END IF;
   CALL lk_now(v_now);
   SET @lk_key = p_key, @lk_owner = p_owner, @lk_now = v_now, @lk_until = v_now + p_ttl_ms * 1000;
   -- The fence is decided before owner and expiry are changed: assignments go from left to right.
