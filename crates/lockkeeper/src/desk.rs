@@ -28,6 +28,9 @@ const PAUSE_LEAST: Duration = Duration::from_millis(1);
 /// The `recheck` of a waiter for which a poll is under way. A hint replaces it.
 const ASKED: Moment = Moment::NEVER;
 
+/// How many lanes there are: see [`TicketId::lane`].
+const LANES: u32 = u64::BITS;
+
 /// How a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lease {
@@ -63,6 +66,8 @@ struct Book {
     held: HashMap<TicketId, Arc<Grip>>,
     leaving: HashSet<TicketId>,
     contending: HashMap<Name, Arc<Notify>>,
+    /// The lanes that tickets have, a bit each.
+    lanes: u64,
     /// The version for which all tickets are to be polled, and when.
     verify: Option<(u64, Moment)>,
     verified: Option<u64>,
@@ -211,6 +216,18 @@ impl Desk {
         }
     }
 
+    /// A fresh ticket, in the first lane that is free; if none is, beside all lanes.
+    pub(crate) fn ticket(&self) -> TicketId {
+        let mut book = self.book();
+        let lane = book.lanes.trailing_ones();
+        if lane < LANES {
+            book.lanes |= 1 << lane;
+            TicketId::random_in(u8::try_from(lane).expect("lanes are few"))
+        } else {
+            TicketId::random_in(rand::random_range(64..=u8::MAX))
+        }
+    }
+
     /// Notes that a ticket is about to enter, so that a grant in between is not missed.
     pub(crate) fn listen(
         &self,
@@ -284,6 +301,9 @@ impl Desk {
         book.waiting.remove(&ticket);
         book.held.remove(&ticket);
         book.leaving.remove(&ticket);
+        if u32::from(ticket.lane()) < LANES {
+            book.lanes &= !(1 << ticket.lane());
+        }
     }
 
     /// Rung when the line has room: for those who contend.
@@ -464,5 +484,19 @@ mod tests {
         };
         assert!(enter(true), "it looks again at once");
         assert!(!enter(false), "it waits");
+    }
+
+    #[test]
+    fn a_ticket_takes_the_first_lane_that_is_free() {
+        let desk = Desk::new(Clock::system(), Moment::NEVER);
+        let tickets: Vec<TicketId> = (0..=LANES).map(|_| desk.ticket()).collect();
+        for (ticket, lane) in tickets.iter().zip(0..u64::BITS) {
+            assert_eq!(u32::from(ticket.lane()), lane);
+        }
+        assert!(u32::from(tickets[64].lane()) >= LANES, "no lane is left");
+        desk.forget(tickets[64]);
+        desk.forget(tickets[7]);
+        assert_eq!(desk.ticket().lane(), 7);
+        assert!(u32::from(desk.ticket().lane()) >= LANES);
     }
 }

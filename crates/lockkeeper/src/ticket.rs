@@ -30,6 +30,17 @@ impl TicketId {
     pub fn random() -> Self {
         Self(rand::random())
     }
+
+    /// A fresh id that ends with this number.
+    pub(crate) fn random_in(lane: u8) -> Self {
+        Self(rand::random::<u128>() << 8 | u128::from(lane))
+    }
+
+    /// The number that it ends with: of a session's tickets few have the same at the same time, so a store
+    /// can keep them apart by it and use what it names after it again and again.
+    pub(crate) fn lane(self) -> u8 {
+        self.to_bytes()[15]
+    }
 }
 
 impl SessionId {

@@ -371,7 +371,7 @@ impl Seat {
         Self {
             session: Arc::clone(session),
             name: want.name.clone(),
-            ticket: TicketId::random(),
+            ticket: session.desk.ticket(),
             mode: want.mode,
             presence: Presence::Absent,
             stray: false,

@@ -63,12 +63,12 @@ impl Etcd {
             Some(known) => known.lease,
             None => self.roomy_lease(session).await?,
         };
+        let seats = self.keys.seats(name, ask.mode, *ticket, tag(session));
         let (entered, note) = (self.wall_ms(), ask.note);
         let row = Row { ticket: *ticket, edit: 0, state: State::AtOnce, entered, owner, note };
         let known = Known {
             name: name.clone(),
-            key: Vec::new(),
-            slot: None,
+            key: seats.slot.clone(),
             mode: ask.mode,
             lease,
             created: None,
@@ -78,16 +78,11 @@ impl Etcd {
             long: false,
             edit: 0,
         };
-        let seats = |slot| self.keys.seats(name, ask.mode, (*ticket, slot), tag(session));
-        let seats = self.sessions.with(session, |life| {
-            let known = life.attach(session, *ticket, known);
-            let seats = seats(known.slot);
-            if known.key.is_empty() {
-                known.key.clone_from(&seats.slot);
+        self.sessions.with(session, |life| {
+            if !life.tickets.contains_key(ticket) {
+                life.attach(session, *ticket, known);
             }
-            seats
         });
-        let Some(seats) = seats else { return Err(StoreError::session_over(KIND)) };
         let (place, mut traces) = (&ask.place, Traces::default());
         let put = Ask { place, mode: ask.mode, seats, lease, row };
         let entered = self.put(&put, ask.manner, &mut traces).await;

@@ -15,8 +15,8 @@
 //! lines are in the order of their names.
 //!
 //! Which ticket stands at a key is said by the value. etcd remembers every key that was deleted until
-//! its history is compacted, and walks over it whenever it looks into a line; so a session uses as few
-//! keys as it can, its slots, again and again. If no slot is left, or another ticket of the session
+//! its history is compacted, and walks over it whenever it looks into a line; so a session uses a few
+//! keys, its slots, again and again. A ticket's slot is its lane. If another ticket of the session
 //! stands there already, the ticket's whole id takes the place of the slot. In raw mode a line begins
 //! with `NAME/` as with etcd's own clients, and whatever else stands there counts as exclusive.
 
@@ -35,7 +35,7 @@ pub(super) struct Keys {
 }
 
 /// How many keys of a line a session uses again and again.
-pub(super) const SLOTS: u8 = 64;
+const SLOTS: u8 = 64;
 
 /// The keys at which a ticket may stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,13 +150,7 @@ impl Keys {
     }
 
     /// Where a ticket may stand. In raw mode the value is not ours, so there are no slots.
-    pub(super) fn seats(
-        &self,
-        name: &Name,
-        mode: Mode,
-        (ticket, slot): (TicketId, Option<u8>),
-        session: i64,
-    ) -> Seats {
+    pub(super) fn seats(&self, name: &Name, mode: Mode, ticket: TicketId, session: i64) -> Seats {
         let class = self.class(name, mode);
         let weight = match mode {
             Mode::Permits { weight, .. } => format!("-{weight}"),
@@ -164,9 +158,9 @@ impl Keys {
         };
         let key = |word: String| format!("{class}{session:016x}-{word}{weight}").into_bytes();
         let own = key(ticket.to_string());
-        let slot = match slot.filter(|_| !self.raw) {
-            Some(slot) => key(format!("{slot:02x}")),
-            None => own.clone(),
+        let slot = match self.raw {
+            true => own.clone(),
+            false => key(format!("{:02x}", ticket.lane() % SLOTS)),
         };
         Seats { slot, own }
     }
@@ -297,7 +291,7 @@ mod tests {
         for keys in [Keys::new("lockkeeper", false), Keys::new("lockkeeper", true)] {
             for mode in MODES {
                 let ticket = TicketId::random();
-                let seats = keys.seats(&name("a/b"), mode, (ticket, Some(3)), 7);
+                let seats = keys.seats(&name("a/b"), mode, ticket, 7);
                 let in_slot = if keys.is_raw() { Some(ticket) } else { None };
                 for (key, ticket) in [(seats.slot, in_slot), (seats.own, Some(ticket))] {
                     let spot = Spot { ticket, session: Some(7), mode };
@@ -312,7 +306,7 @@ mod tests {
     fn the_parts_of_a_line_do_not_overlap() {
         let (keys, name) = (Keys::new("r", false), name("a"));
         let within = |span: &Span, key: &[u8]| *span.from <= *key && *key < *span.to;
-        let key = |mode| keys.seats(&name, mode, (TicketId::random(), None), 1).slot;
+        let key = |mode| keys.seats(&name, mode, TicketId::random(), 1).slot;
         let permits = |of| Mode::Permits { weight: 1, of };
         let others = |mode, key: &[u8]| {
             keys.of_other_capacity(&name, mode).iter().any(|span| within(span, key))
@@ -352,7 +346,7 @@ mod tests {
             let keys = Keys::new("r", false);
             let (a, b) = (name(&a), name(&b));
             prop_assert_eq!(a.cmp(&b), keys.line(&a).from.cmp(&keys.line(&b).from));
-            let key = keys.seats(&a, Mode::Exclusive, (TicketId::random(), Some(0)), 1).slot;
+            let key = keys.seats(&a, Mode::Exclusive, TicketId::random(), 1).slot;
             prop_assert_eq!(keys.parse(&key, 1).unwrap().0, a);
         }
     }

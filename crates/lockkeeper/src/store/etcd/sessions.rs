@@ -1,6 +1,6 @@
 //! What a handle knows of its sessions: their leases, their tickets, and who hears of changes.
 
-use super::{keys::SLOTS, watch::Ear};
+use super::watch::Ear;
 use crate::{
     clock::Moment,
     name::Name,
@@ -8,7 +8,7 @@ use crate::{
     ticket::{Mode, Owner, SessionId, TicketId},
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -54,7 +54,8 @@ pub(super) struct Life {
     /// How many tickets each lease has, as far as this handle knows.
     pub(super) shards: Vec<usize>,
     pub(super) tickets: HashMap<TicketId, Known>,
-    lanes: HashMap<Name, Lane>,
+    /// Lines that were free when this session came last.
+    free: HashSet<Name>,
     pub(super) ear: Option<Ear>,
     /// When the last good renewal, or the opening, was sent. After the TTL the session is over for its
     /// owner, although the store keeps the lease for the lock-delay.
@@ -63,25 +64,14 @@ pub(super) struct Life {
     pub(super) known: Moment,
 }
 
-/// How many lines are remembered in which nothing stands.
-const LANES_MAX: usize = 1_000;
-
-/// What a session has in a line.
-#[derive(Default)]
-struct Lane {
-    /// Which slots are taken, a bit each.
-    taken: u64,
-    /// The last ticket was granted at once.
-    free: bool,
-}
+/// How many free lines are remembered.
+const FREE_MAX: usize = 10_000;
 
 /// A ticket that this handle has sent.
 #[derive(Clone)]
 pub(super) struct Known {
     pub(super) name: Name,
     pub(super) key: Vec<u8>,
-    /// Its slot, if there was one left when it came.
-    pub(super) slot: Option<u8>,
     pub(super) mode: Mode,
     pub(super) lease: i64,
     /// When it was created, once that is known.
@@ -109,8 +99,8 @@ impl Known {
 
 impl Life {
     pub(super) fn new(terms: Terms, owner: Owner, renewed: Moment, shards: usize) -> Self {
-        let (shards, tickets, lanes) = (vec![0; shards], HashMap::new(), HashMap::new());
-        Self { terms, owner, shards, tickets, lanes, ear: None, renewed, known: renewed }
+        let (shards, tickets, free) = (vec![0; shards], HashMap::new(), HashSet::new());
+        Self { terms, owner, shards, tickets, free, ear: None, renewed, known: renewed }
     }
 
     pub(super) fn is_over(&self, now: Moment) -> bool {
@@ -122,44 +112,33 @@ impl Life {
         self.shards.iter().position(|keys| *keys < KEYS_MAX)
     }
 
-    /// Notes a ticket, unless it is there, and gives it a slot of its line.
-    pub(super) fn attach(
-        &mut self,
-        session: SessionId,
-        ticket: TicketId,
-        known: Known,
-    ) -> &mut Known {
-        if !self.tickets.contains_key(&ticket) {
-            self.count(session, known.lease, 1);
-            if self.lanes.len() > LANES_MAX + self.tickets.len() {
-                self.lanes.retain(|_, lane| lane.taken != 0);
-            }
-            let lane = self.lanes.entry(known.name.clone()).or_default();
-            let slot = lane.taken.trailing_ones();
-            lane.taken |= 1_u64.checked_shl(slot).unwrap_or(0);
-            let slot = u8::try_from(slot).ok().filter(|slot| *slot < SLOTS);
-            self.tickets.insert(ticket, Known { slot, ..known });
+    pub(super) fn attach(&mut self, session: SessionId, ticket: TicketId, known: Known) {
+        let lease = known.lease;
+        if self.tickets.insert(ticket, known).is_none() {
+            self.count(session, lease, 1);
         }
-        self.tickets.get_mut(&ticket).expect("just inserted")
     }
 
     pub(super) fn detach(&mut self, session: SessionId, ticket: TicketId) {
-        let Some(known) = self.tickets.remove(&ticket) else { return };
-        self.count(session, known.lease, -1);
-        self.hear_no_more(ticket);
-        if let (Some(slot), Some(lane)) = (known.slot, self.lanes.get_mut(&known.name)) {
-            lane.taken &= !(1 << slot);
+        if let Some(known) = self.tickets.remove(&ticket) {
+            self.count(session, known.lease, -1);
+            self.hear_no_more(ticket);
         }
     }
 
     /// Was the line free when this session came last?
     pub(super) fn was_free(&self, name: &Name) -> bool {
-        self.lanes.get(name).is_some_and(|lane| lane.free)
+        self.free.contains(name)
     }
 
     pub(super) fn found_free(&mut self, name: &Name, free: bool) {
-        if let Some(lane) = self.lanes.get_mut(name) {
-            lane.free = free;
+        if !free {
+            self.free.remove(name);
+        } else if !self.free.contains(name) {
+            if self.free.len() >= FREE_MAX {
+                self.free.clear();
+            }
+            self.free.insert(name.clone());
         }
     }
 
@@ -179,47 +158,5 @@ impl Life {
     /// The leases that this handle knows of.
     pub(super) fn leases(&self, session: SessionId) -> Vec<i64> {
         (0..self.shards.len()).map(|shard| lease(session, shard)).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    fn known(name: &str) -> Known {
-        Known {
-            name: Name::new(name).unwrap(),
-            key: Vec::new(),
-            slot: None,
-            mode: Mode::Exclusive,
-            lease: 1,
-            created: None,
-            fence: None,
-            called: false,
-            stray: false,
-            long: false,
-            edit: 0,
-        }
-    }
-
-    #[test]
-    fn a_session_uses_as_few_keys_of_a_line_as_it_can() {
-        let session = SessionId::random();
-        let (ttl, none) = (Duration::from_secs(1), Duration::ZERO);
-        let terms = Terms { ttl, lock_delay: none, margin: none };
-        let owner = Owner { host: String::new(), pid: 1, program: String::new() };
-        let mut life = Life::new(terms, owner, Moment::from_nanos(1), 1);
-        let tickets: Vec<TicketId> = (0..=SLOTS).map(|_| TicketId::random()).collect();
-        let mut slot = |ticket: TicketId, name| life.attach(session, ticket, known(name)).slot;
-        for (ticket, at) in tickets.iter().zip(0..SLOTS) {
-            assert_eq!(slot(*ticket, "a"), Some(at));
-            assert_eq!(slot(*ticket, "a"), Some(at), "asked again, it is the same");
-        }
-        assert_eq!(slot(tickets[64], "a"), None, "all are taken");
-        assert_eq!(slot(TicketId::random(), "b"), Some(0), "another line has others");
-        life.detach(session, tickets[64]);
-        life.detach(session, tickets[7]);
-        assert_eq!(life.attach(session, TicketId::random(), known("a")).slot, Some(7));
     }
 }

@@ -301,7 +301,10 @@ impl Pour {
             }
             match ready!(frame) {
                 Some(Ok(frame)) => self.next = frame.into_data().ok(),
-                Some(Err(_)) => return Poll::Ready(self.to.send_reset(h2::Reason::CANCEL)),
+                Some(Err(_)) => {
+                    self.to.send_reset(h2::Reason::CANCEL);
+                    return Poll::Ready(());
+                }
                 None => return Poll::Ready(()),
             }
         }

@@ -31,7 +31,7 @@ impl Plan {
         let authority = url.authority()?;
         let prefix = url.take("prefix").unwrap_or_else(|| "lk".to_owned());
         let password = url.take_file("password_file")?.or(authority.password);
-        let create = flag(url, "create")?.unwrap_or(true);
+        let create = url.flag("create")?.unwrap_or(true);
         let tls = tls(url)?;
         url.finish(OPTIONS)?;
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -74,17 +74,8 @@ pub(in crate::store) fn migration(url: &mut StoreUrl) -> Result<String> {
     Ok(schema::script(&Plan::read(url)?.prefix))
 }
 
-fn flag(url: &mut StoreUrl, option: &str) -> Result<Option<bool>> {
-    let Some(text) = url.take(option) else { return Ok(None) };
-    match text.as_str() {
-        "true" => Ok(Some(true)),
-        "false" => Ok(Some(false)),
-        _ => Err(Error::Url(format!("option {option}={text} is neither true nor false"))),
-    }
-}
-
 fn tls(url: &mut StoreUrl) -> Result<Option<SslOpts>> {
-    let wanted = flag(url, "tls")?.unwrap_or(false);
+    let wanted = url.flag("tls")?.unwrap_or(false);
     let ca = url.take_file_bytes("tls_ca")?;
     let (cert, key) = (url.take_file_bytes("tls_cert")?, url.take_file_bytes("tls_key")?);
     let identity = match (cert, key) {
