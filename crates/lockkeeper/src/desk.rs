@@ -29,7 +29,7 @@ const PAUSE_LEAST: Duration = Duration::from_millis(1);
 const ASKED: Moment = Moment::NEVER;
 
 /// How many lanes there are: see [`TicketId::lane`].
-const LANES: u32 = u64::BITS;
+const LANES: u8 = 64;
 
 /// How a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,16 +216,12 @@ impl Desk {
         }
     }
 
-    /// A fresh ticket, in the first lane that is free; if none is, beside all lanes.
+    /// A fresh ticket, in the first lane that is free, if there is one.
     pub(crate) fn ticket(&self) -> TicketId {
         let mut book = self.book();
-        let lane = book.lanes.trailing_ones();
-        if lane < LANES {
-            book.lanes |= 1 << lane;
-            TicketId::random_in(u8::try_from(lane).expect("lanes are few"))
-        } else {
-            TicketId::random_in(rand::random_range(64..=u8::MAX))
-        }
+        let free = (0..LANES).find(|lane| book.lanes & 1 << lane == 0);
+        book.lanes |= free.map_or(0, |lane| 1 << lane);
+        TicketId::random_in(free.unwrap_or_else(|| rand::random_range(LANES..=u8::MAX)))
     }
 
     /// Notes that a ticket is about to enter, so that a grant in between is not missed.
@@ -301,7 +297,7 @@ impl Desk {
         book.waiting.remove(&ticket);
         book.held.remove(&ticket);
         book.leaving.remove(&ticket);
-        if u32::from(ticket.lane()) < LANES {
+        if ticket.lane() < LANES {
             book.lanes &= !(1 << ticket.lane());
         }
     }
@@ -490,13 +486,13 @@ mod tests {
     fn a_ticket_takes_the_first_lane_that_is_free() {
         let desk = Desk::new(Clock::system(), Moment::NEVER);
         let tickets: Vec<TicketId> = (0..=LANES).map(|_| desk.ticket()).collect();
-        for (ticket, lane) in tickets.iter().zip(0..u64::BITS) {
-            assert_eq!(u32::from(ticket.lane()), lane);
+        for (ticket, lane) in tickets.iter().zip(0..LANES) {
+            assert_eq!(ticket.lane(), lane);
         }
-        assert!(u32::from(tickets[64].lane()) >= LANES, "no lane is left");
+        assert!(tickets[64].lane() >= LANES, "no lane is left");
         desk.forget(tickets[64]);
         desk.forget(tickets[7]);
         assert_eq!(desk.ticket().lane(), 7);
-        assert!(u32::from(desk.ticket().lane()) >= LANES);
+        assert!(desk.ticket().lane() >= LANES);
     }
 }

@@ -8,7 +8,7 @@ use rustls::{
 };
 use std::sync::Arc;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
-pub(super) use wire::{Stream, dial};
+pub(super) use wire::{Stream, dial, late};
 
 /// What a URL says about TLS. `None` if it says nothing and it is not `wanted` either.
 pub(super) fn config(url: &mut StoreUrl, wanted: bool) -> Result<Option<ClientConfig>> {
@@ -63,10 +63,11 @@ fn certificates(pem: &[u8], option: &str) -> Result<Vec<CertificateDer<'static>>
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod wire {
     use rustls::pki_types::ServerName;
-    use std::io;
+    use std::{io, net::SocketAddr, time::Duration};
     use tokio::{
         io::{AsyncRead, AsyncWrite},
-        net::TcpStream,
+        net::{TcpStream, lookup_host},
+        time::timeout,
     };
     use tokio_rustls::TlsConnector;
 
@@ -77,15 +78,32 @@ mod wire {
     }
     impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
+    /// A connection to a host. Each of its addresses has its share of the time.
     pub(in crate::store) async fn dial(
         host: &str,
         port: u16,
         tls: Option<&TlsConnector>,
+        within: Duration,
     ) -> io::Result<Box<dyn Stream>> {
-        let stream = TcpStream::connect((host, port)).await?;
+        let addresses: Vec<SocketAddr> = lookup_host((host, port)).await?.collect();
+        let share = within / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+        let mut reached = Err(io::Error::other("the host has no address"));
+        for address in addresses {
+            let connect = timeout(share, TcpStream::connect(address)).await;
+            reached = connect.unwrap_or_else(|_| Err(late(share)));
+            if reached.is_ok() {
+                break;
+            }
+        }
+        let stream = reached?;
         stream.set_nodelay(true)?;
         let Some(tls) = tls else { return Ok(Box::new(stream)) };
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         Ok(Box::new(tls.connect(name, stream).await?))
+    }
+
+    pub(in crate::store) fn late(after: Duration) -> io::Error {
+        let what = format!("no connection within {after:.1?}");
+        io::Error::new(io::ErrorKind::TimedOut, what)
     }
 }

@@ -86,7 +86,7 @@ impl StoreUrl {
         Some(self.options.swap_remove(at).1)
     }
 
-    #[cfg(feature = "_network")]
+    #[cfg(any(feature = "_tls", feature = "mysql"))]
     pub(crate) fn flag(&mut self, option: &str) -> Result<Option<bool>> {
         match self.take(option).as_deref() {
             None => Ok(None),

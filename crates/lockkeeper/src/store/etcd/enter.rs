@@ -59,7 +59,7 @@ impl Etcd {
         let Place { name, ticket, .. } = &ask.place;
         let before =
             self.sessions.with(session, |life| life.tickets.get(ticket).cloned()).flatten();
-        let lease = match before {
+        let lease = match &before {
             Some(known) => known.lease,
             None => self.roomy_lease(session).await?,
         };
@@ -87,7 +87,9 @@ impl Etcd {
         let put = Ask { place, mode: ask.mode, seats, lease, row };
         let entered = self.put(&put, ask.manner, &mut traces).await;
         let entered = traces.judge(entered);
-        let absent = matches!(entered, Ok(Entered::Busy(_))) || surely_absent(&entered);
+        // An earlier enter of it may stand.
+        let absent = before.is_none()
+            && (matches!(entered, Ok(Entered::Busy(_))) || surely_absent(&entered));
         self.sessions.with(session, |life| {
             if absent {
                 life.detach(session, *ticket);
@@ -130,8 +132,8 @@ impl Etcd {
                 if inner.succeeded {
                     traces.written = true;
                     self.note_key(ask, taken);
-                    let answers = ops::Answers::of(inner);
-                    return self.queued(ask, revision, answers, traces).await;
+                    let found = (revision, ops::Answers::of(inner));
+                    return self.queued(ask, taken, found, traces).await;
                 }
                 // That is rare, so the reasons have a request of their own.
                 let reads = TxnRequest { success: self.reasons(ask), ..TxnRequest::default() };
@@ -155,15 +157,13 @@ impl Etcd {
         Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
     }
 
-    /// Notes at which key a ticket stands, if it is not its slot.
+    /// Notes at which key a ticket stands.
     fn note_key(&self, ask: &Ask<'_>, taken: Option<i64>) {
-        if taken.is_some() {
-            self.sessions.with(ask.place.session, |life| {
-                if let Some(known) = life.tickets.get_mut(&ask.place.ticket) {
-                    known.key = ask.seats.own.clone();
-                }
-            });
-        }
+        self.sessions.with(ask.place.session, |life| {
+            if let Some(known) = life.tickets.get_mut(&ask.place.ticket) {
+                known.key = ask.key(taken).to_vec();
+            }
+        });
     }
 
     async fn send(&self, ask: TxnRequest, traces: &mut Traces) -> StoreResult<TxnResponse> {
@@ -259,18 +259,18 @@ impl Etcd {
     async fn queued(
         &self,
         ask: &Ask<'_>,
-        revision: i64,
-        mut answers: ops::Answers,
+        taken: Option<i64>,
+        (revision, mut answers): (i64, ops::Answers),
         traces: &mut Traces,
     ) -> StoreResult<Entered> {
         let place = ask.place;
         let mut line = answers.skip().range()?;
         let (length, long) = (usize::try_from(line.count).unwrap_or(0), line.count > SHORT);
-        let key = self.sessions.with(place.session, |life| {
-            let known = life.tickets.get_mut(&place.ticket)?;
-            known.born(revision);
-            known.long = long;
-            Some(known.key.clone())
+        self.sessions.with(place.session, |life| {
+            if let Some(known) = life.tickets.get_mut(&place.ticket) {
+                known.born(revision);
+                known.long = long;
+            }
         });
         if length > LINE_MAX {
             let (place, stray) = (place.clone(), traces.stray);
@@ -287,7 +287,7 @@ impl Etcd {
             return self.stand_again(place).await;
         }
         let mut queue = Queue::read(&self.keys, &place.name, line.kvs);
-        queue.name(&key.flatten().unwrap_or_default(), revision, place.ticket);
+        queue.name(ask.key(taken), revision, place.ticket);
         match entered(self.verdict(place, &queue, revision)) {
             // All others were there before.
             Entered::Queued(wait) => Ok(Entered::Queued(Wait { ahead: length - 1, ..wait })),
@@ -373,7 +373,7 @@ fn before(line: RangeRequest, mode: Mode) -> Vec<RequestOp> {
         Mode::Exclusive => {
             vec![ops::range(ops::first(line.clone())), ops::range(ops::last(line, 2))]
         }
-        Mode::Shared | Mode::Permits { .. } => vec![ops::range(line)],
+        Mode::Shared | Mode::Permits { .. } => vec![ops::range(short(line))],
     }
 }
 

@@ -31,9 +31,10 @@ pub(super) fn of(status: Status) -> Failure {
     let token = ["invalid auth token", "revision of auth store is old", "user name is empty"]
         .iter()
         .any(|words| text.contains(words));
-    let trouble = trouble(status.code(), text);
+    let unsent = never_sent(&status);
+    let trouble = if unsent { Trouble::Unavailable } else { trouble(status.code(), text) };
     let endpoint = trouble == Trouble::Unavailable;
-    let refused = never_sent(&status) || text == NO_LEADER || text == TOO_MANY;
+    let refused = unsent || text == NO_LEADER || text == TOO_MANY;
     let outcome = if endpoint && !refused { Outcome::Unknown } else { Outcome::NotApplied };
     let what = if text.is_empty() { status.code().to_string() } else { text.to_owned() };
     let error = StoreError { outcome, ..StoreError::not_applied(KIND, trouble, what) };
@@ -102,7 +103,7 @@ pub(super) fn nonsense(what: &str) -> StoreError {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::wire::unsent, *};
 
     #[test]
     fn an_error_says_whether_anything_was_written() {
@@ -134,5 +135,9 @@ mod tests {
             assert_eq!((failure.error.trouble, failure.error.outcome), (trouble, outcome));
         }
         assert!(of(Status::unauthenticated("etcdserver: invalid auth token")).token);
+        // A host may be called so.
+        let unsent = of(Status::from_error(Box::new(unsent("etcdserver:2379: refused"))));
+        assert_eq!(unsent.error.outcome, Outcome::NotApplied);
+        assert!(unsent.endpoint);
     }
 }

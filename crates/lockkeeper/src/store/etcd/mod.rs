@@ -6,7 +6,7 @@
 //! | session | a lease that all its keys belong to, and one more after every 1,000 keys |
 //! | hint | a watch on the key before, from the revision on at which it was read |
 //! | fence | the ticket's create revision; in raw mode the revision at which the grant was seen |
-//! | round trips | enter 1 (in a line of more than 64 tickets 2), leave 1, poll 1, renew 1 and a read beside it, check 1, write 1, annotate 2 |
+//! | round trips | enter 1 (2 where a line that was free the last time is taken, and for readers and permits in a line of more than 64 tickets), leave 1, poll 1, renew 1 and a read beside it, check 1, write 1, annotate 2 |
 //!
 //! Who may go is decided here, from a linearizable read of the line, by the one rule of
 //! [`admission`](crate::admission); nothing is written when a lock passes on. A try is one transaction

@@ -3,8 +3,9 @@
 //! A waiter watches the key that it waits for and its own; who waits for permits watches its line.
 //! A watch begins where the read ended that found the ticket waiting, so nothing falls between the
 //! two. What is not urgent waits for a moment: a watch of one's own key, and the end of a watch that has
-//! served, since keys are used again. A lock that goes round quickly goes round without either. The session's mailbox, where evictions are told, is watched all the time. When the stream
-//! breaks nothing is resumed: the core polls, and every poll watches anew.
+//! served, since keys are used again. A lock that goes round quickly goes round without either. The
+//! session's mailbox, where evictions are told, is watched all the time. When the stream breaks nothing
+//! is resumed: the core polls, and every poll watches anew.
 
 use super::{
     Etcd, KIND, error,
@@ -102,6 +103,8 @@ struct Watched {
     meaning: Option<Meaning>,
     /// It was spare already when the last watches were cancelled.
     aged: bool,
+    /// From which revision on it tells.
+    since: i64,
     /// The revision of the last event.
     heard: i64,
 }
@@ -120,15 +123,17 @@ impl Watches {
     /// A watch of a key, or of a whole line: a spare one, or a new one with what to ask for it.
     fn add(&mut self, meaning: Meaning, span: Span, from: i64) -> (i64, Option<WatchRequest>) {
         let key = span.to.is_empty().then(|| span.from.clone());
-        if let Some(id) = key.as_ref().and_then(|key| self.spare.remove(key))
-            && let Some(watched) = self.all.get_mut(&id)
+        if let Some(key) = &key
+            && let Some(watched) = self.spare.get(key).and_then(|id| self.all.get_mut(id))
+            && watched.since <= from
+            && let Some(id) = self.spare.remove(key)
         {
             (watched.meaning, watched.aged) = (Some(meaning), false);
             return (id, None);
         }
         self.last += 1;
         let id = MAILBOX + self.last;
-        let watched = Watched { key, meaning: Some(meaning), aged: false, heard: 0 };
+        let watched = Watched { key, meaning: Some(meaning), aged: false, since: from, heard: 0 };
         self.all.insert(id, watched);
         (id, Some(create(id, span, from, true)))
     }
@@ -148,7 +153,7 @@ impl Watches {
             Blocker::Anyone => self.add(Meaning::Moved(ticket), line, from),
         };
         self.tickets.insert(ticket, Waiting { blocker, own, excess, ahead, from, ids: vec![id] });
-        if self.all.get(&id).is_some_and(|watched| watched.heard >= from) {
+        if self.has_heard(id, from) {
             self.forget(ticket);
             to.call(ticket);
         }
@@ -156,6 +161,11 @@ impl Watches {
         let mut asks = self.cancel_spent();
         asks.push(ask);
         asks
+    }
+
+    /// Has a watch that was spare told of something already?
+    fn has_heard(&self, id: i64, from: i64) -> bool {
+        self.all.get(&id).is_some_and(|watched| watched.heard >= from)
     }
 
     fn cancel_spent(&mut self) -> Vec<WatchRequest> {
@@ -186,7 +196,7 @@ impl Watches {
     }
 
     /// What was left for later, and is still of use.
-    fn catch_up(&mut self) -> Vec<WatchRequest> {
+    fn catch_up(&mut self, to: &Calls<'_>) -> Vec<WatchRequest> {
         let all = &mut self.all;
         let old = self.spare.extract_if(|_, id| {
             all.get_mut(id).is_none_or(|watched| std::mem::replace(&mut watched.aged, true))
@@ -199,6 +209,10 @@ impl Watches {
             let (id, ask) = self.add(Meaning::Ended(ticket), own, from);
             self.tickets.entry(ticket).and_modify(|waiting| waiting.ids.push(id));
             asks.extend(ask);
+            if self.has_heard(id, from) {
+                to.hints.ended(ticket);
+                self.forget(ticket);
+            }
         }
         asks
     }
@@ -385,7 +399,7 @@ impl Etcd {
                 },
                 () = self.clock.sleep_until(catch_up) => {
                     catch_up = Moment::NEVER;
-                    watches.catch_up()
+                    watches.catch_up(&calls)
                 }
                 response = stream.next() => {
                     let Some(response) = response else { return Ok(()) };

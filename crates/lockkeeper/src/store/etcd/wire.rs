@@ -1,11 +1,12 @@
 //! HTTP/2 to one endpoint: a connection that is made when it is needed, and anew when it broke.
 //!
-//! Whoever asks writes to the stream himself, all of the request at once; the connection's task brings
-//! the answer. Every task between the two would cost a lock more than all that lockkeeper does for it.
+//! Whoever asks writes to the stream himself, all of the request at once; mostly the connection's task
+//! reads the answer. Every task between the two would cost a lock more than all that lockkeeper does
+//! for it.
 
 use crate::{
     clock::Clock,
-    store::tls::{Stream, dial},
+    store::tls::{Stream, dial, late},
 };
 use bytes::Bytes;
 use h2::{
@@ -63,7 +64,7 @@ impl Endpoint {
     }
 
     async fn reach(&self) -> io::Result<Made> {
-        let stream = dial(&self.host, self.port, self.tls.as_ref()).await?;
+        let stream = dial(&self.host, self.port, self.tls.as_ref(), CONNECT).await?;
         h2::client::Builder::new()
             .enable_push(false)
             .initial_window_size(WINDOW)
@@ -81,7 +82,7 @@ type Made = (SendRequest<Bytes>, Connection<Box<dyn Stream>, Bytes>);
 #[error("{0}")]
 pub(super) struct Unsent(Arc<str>);
 
-fn unsent(why: impl fmt::Display) -> Unsent {
+pub(super) fn unsent(why: impl fmt::Display) -> Unsent {
     Unsent(why.to_string().into())
 }
 
@@ -150,11 +151,6 @@ impl Engine {
         }
         queued
     }
-
-    /// Whatever is under way fails.
-    fn stop(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).connection = None;
-    }
 }
 
 /// The present connection to an endpoint, or its last one. Clones share it.
@@ -165,6 +161,14 @@ struct Shared {
     endpoint: Arc<Endpoint>,
     clock: Clock,
     line: Mutex<watch::Receiver<State>>,
+}
+
+/// Where a request goes. Its connection lives as long as anybody has its line, also if the server wants no
+/// more requests on it.
+struct Way {
+    send: SendRequest<Bytes>,
+    engine: Arc<Engine>,
+    line: watch::Receiver<State>,
 }
 
 impl Wire {
@@ -190,7 +194,7 @@ impl Wire {
     }
 
     /// A way to send one request.
-    async fn open(&self) -> Result<(SendRequest<Bytes>, Arc<Engine>), Unsent> {
+    async fn open(&self) -> Result<Way, Unsent> {
         let mut line = self.line(None);
         let mut tries = 0;
         loop {
@@ -198,7 +202,7 @@ impl Wire {
             let found = found.map(|state| state.clone());
             let why = match found.unwrap_or_else(|_| State::Over(unsent("its task was ended"))) {
                 State::Open(send, engine) => match send.ready().await {
-                    Ok(send) => return Ok((send, engine)),
+                    Ok(send) => return Ok(Way { send, engine, line }),
                     Err(e) => unsent(e),
                 },
                 State::Over(why) => return Err(why),
@@ -214,7 +218,7 @@ impl Wire {
     }
 
     async fn send(self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
-        let (mut send, engine) = self.open().await?;
+        let Way { mut send, engine, line } = self.open().await?;
         let mut request = Some(request);
         let sent = poll_fn(|cx| {
             Poll::Ready(engine.with(|| {
@@ -230,7 +234,7 @@ impl Wire {
             tokio::spawn(poll_fn(move |cx| pour.poll(cx)));
         }
         let answer = answer.await?;
-        Ok(answer.map(|stream| Answer { stream, ended: false }))
+        Ok(answer.map(|stream| Answer { stream, ended: false, _line: line }))
     }
 }
 
@@ -252,15 +256,17 @@ impl GrpcService<Body> for Wire {
 async fn keep(endpoint: Arc<Endpoint>, clock: Clock, state: watch::Sender<State>) {
     let over = |why: io::Error| State::Over(unsent(format_args!("{endpoint}: {why}")));
     let made = timeout(CONNECT, endpoint.reach()).await;
-    let late = |_| Err(io::Error::other(format!("no connection within {CONNECT:.1?}")));
-    let (send, mut connection) = match made.unwrap_or_else(late) {
+    let (send, mut connection) = match made.unwrap_or_else(|_| Err(late(CONNECT))) {
         Ok(made) => made,
         Err(e) => return drop(state.send_replace(over(e))),
     };
     let pings = connection.ping_pong();
     let engine = Arc::new(Engine::new(connection));
+    let _stop = Stop(Arc::clone(&engine));
     state.send_replace(State::Open(send, Arc::clone(&engine)));
     let why = tokio::select! {
+        // First what has come, which may be the answer to a ping.
+        biased;
         end = poll_fn(|cx| engine.poll(cx)) => {
             io::Error::other(end.err().map_or("closed".into(), BoxError::from))
         }
@@ -268,7 +274,15 @@ async fn keep(endpoint: Arc<Endpoint>, clock: Clock, state: watch::Sender<State>
         () = state.closed() => io::Error::other("not needed any more"),
     };
     state.send_replace(over(why));
-    engine.stop();
+}
+
+/// Whatever is under way fails with its connection's task, however that ends.
+struct Stop(Arc<Engine>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).connection = None;
+    }
 }
 
 /// Ends when the server does not answer any more.
@@ -316,6 +330,7 @@ pub(super) struct Answer {
     stream: RecvStream,
     /// Only the trailers are missing.
     ended: bool,
+    _line: watch::Receiver<State>,
 }
 
 impl http_body::Body for Answer {
@@ -338,5 +353,88 @@ impl http_body::Body for Answer {
         }
         let trailers = ready!(self.stream.poll_trailers(cx));
         Poll::Ready(trailers.map(|all| all.map(Frame::trailers)).transpose())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use h2::server::SendResponse;
+    use tokio::net::{TcpListener, TcpStream};
+
+    type Server = h2::server::Connection<TcpStream, Bytes>;
+
+    async fn listen() -> (TcpListener, Wire) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let endpoint = Endpoint { host: "127.0.0.1".to_owned(), port, tls: None };
+        (listener, Wire::new(endpoint, Clock::system()))
+    }
+
+    async fn accept(listener: &TcpListener) -> Server {
+        let (stream, _) = listener.accept().await.unwrap();
+        h2::server::handshake(stream).await.unwrap()
+    }
+
+    fn ask(wire: &Wire) -> tokio::task::JoinHandle<Result<Response<Answer>, BoxError>> {
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = wire.0.endpoint.origin().unwrap();
+        tokio::spawn(wire.clone().send(request))
+    }
+
+    async fn next(server: &mut Server) -> SendResponse<Bytes> {
+        server.accept().await.expect("a request").unwrap().1
+    }
+
+    fn answer(mut to: SendResponse<Bytes>) {
+        to.send_response(Response::new(()), true).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_under_way_is_answered_though_the_server_wants_no_more() {
+        let (listener, wire) = listen().await;
+        let first = ask(&wire);
+        let mut old = accept(&listener).await;
+        let under_way = next(&mut old).await;
+        old.graceful_shutdown();
+        let old = tokio::spawn(async move { while old.accept().await.is_some() {} });
+        // Until the client has heard of it, requests still come there and are left unanswered.
+        let mut new = loop {
+            let again = ask(&wire);
+            match timeout(Duration::from_millis(50), accept(&listener)).await {
+                Ok(new) => break new,
+                Err(_) => again.abort(),
+            }
+        };
+        answer(next(&mut new).await);
+        let new = tokio::spawn(async move { while new.accept().await.is_some() {} });
+        answer(under_way);
+        let got = timeout(Duration::from_secs(20), first).await.expect("an answer").unwrap();
+        assert_eq!(got.expect("a good one").status(), 200);
+        for task in [old, new] {
+            task.abort();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_closed_while_idle_is_made_anew() {
+        let (listener, wire) = listen().await;
+        for _ in 0..3 {
+            let asked = ask(&wire);
+            let mut server = accept(&listener).await;
+            answer(next(&mut server).await);
+            let drive = tokio::spawn(async move { server.accept().await.is_none() });
+            assert_eq!(asked.await.unwrap().expect("an answer").status(), 200);
+            drive.abort();
+            assert!(drive.await.unwrap_err().is_cancelled(), "the server is gone");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_connected_to_was_never_sent() {
+        let (listener, wire) = listen().await;
+        drop(listener);
+        let e = ask(&wire).await.unwrap().err().expect("nobody listens");
+        assert!(e.is::<Unsent>(), "{e}");
     }
 }

@@ -31,7 +31,7 @@ pub(super) async fn facts(plan: &Plan) -> Vec<Fact> {
 }
 
 async fn ask(plan: &Plan, at: usize) -> io::Result<String> {
-    let mut stream = plan.reach(at).await?;
+    let mut stream = plan.reach(at, PATIENCE).await?;
     stream.write_all(b"srvr").await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;

@@ -297,7 +297,7 @@ impl State {
         at: usize,
         identity: &Identity,
     ) -> std::io::Result<(Box<dyn Stream>, Greeted)> {
-        let mut stream = self.plan.reach(at).await?;
+        let mut stream = self.plan.reach(at, self.care.patience).await?;
         if self.session().over {
             return Err(ErrorKind::ConnectionAborted.into());
         }

@@ -14,6 +14,7 @@ use crate::{
 use std::{
     io,
     sync::{Arc, atomic::AtomicI64},
+    time::Duration,
 };
 use tokio_rustls::TlsConnector;
 
@@ -70,8 +71,8 @@ impl Plan {
     }
 
     /// A stream to one of the hosts.
-    pub(super) async fn reach(&self, at: usize) -> io::Result<Box<dyn Stream>> {
+    pub(super) async fn reach(&self, at: usize, within: Duration) -> io::Result<Box<dyn Stream>> {
         let (host, port) = &self.hosts[at];
-        dial(host, *port, self.tls.as_ref()).await
+        dial(host, *port, self.tls.as_ref(), within).await
     }
 }
