@@ -85,7 +85,10 @@ impl Etcd {
         });
         let (place, mut traces) = (&ask.place, Traces::default());
         let put = Ask { place, mode: ask.mode, seats, lease, row };
-        let entered = self.put(&put, ask.manner, &mut traces).await;
+        let entered = match ask.manner {
+            Manner::Contend => self.contend(&put, &mut traces).await,
+            Manner::Queue => self.stand_in_line(&put, &mut traces).await,
+        };
         let entered = traces.judge(entered);
         // An earlier enter of it may stand.
         let absent = before.is_none()
@@ -100,61 +103,74 @@ impl Etcd {
         entered
     }
 
-    async fn put(
-        &self,
-        ask: &Ask<'_>,
-        manner: Manner,
-        traces: &mut Traces,
-    ) -> StoreResult<Entered> {
+    /// Takes what is free, and leaves nothing if it is not.
+    async fn contend(&self, ask: &Ask<'_>, traces: &mut Traces) -> StoreResult<Entered> {
         // The revision of whoever stands in the ticket's slot, and the condition for a grant.
         let (mut taken, mut guard) = (None, Guard::Free);
-        let Place { session, name, .. } = ask.place;
-        let mut free = self.sessions.with(*session, |life| life.was_free(name)) == Some(true);
         for _ in 0..TRIES {
-            let mut txn = self.transaction(ask, manner, guard, taken);
-            let brief = manner == Manner::Queue && std::mem::take(&mut free);
-            if brief {
-                txn.failure.clear();
-            }
+            let failure = self.reasons(ask);
+            let txn = TxnRequest { failure, ..self.at_once(ask, guard, taken) };
             let answer = self.send(txn, traces).await?;
             let revision = answer.revision();
-            self.sessions.with(*session, |life| life.found_free(name, answer.succeeded));
             if answer.succeeded {
                 self.note_key(ask, taken);
                 return Ok(self.granted(ask.place, revision, revision));
             }
-            if brief {
-                continue;
-            }
-            let (mut revision, mut answers) = (revision, ops::Answers::of(answer));
-            if manner == Manner::Queue {
-                let inner = answers.txn()?;
-                if inner.succeeded {
-                    traces.written = true;
-                    self.note_key(ask, taken);
-                    let found = (revision, ops::Answers::of(inner));
-                    return self.queued(ask, taken, found, traces).await;
-                }
-                // That is rare, so the reasons have a request of their own.
-                let reads = TxnRequest { success: self.reasons(ask), ..TxnRequest::default() };
-                let answer = self.client.txn(reads, Nature::Repeatable).await?;
-                (revision, answers) = (answer.revision(), ops::Answers::of(answer));
-            }
-            match self.refused(ask, manner, answers, revision, traces).await? {
+            let found = (revision, ops::Answers::of(answer));
+            match self.refused(ask, Manner::Contend, found, traces).await? {
                 Refused::Told(entered) => return Ok(entered),
-                Refused::Line { queue, read, slot } => {
-                    if manner == Manner::Contend {
-                        if !queue.fits(ask.mode) {
-                            return Ok(Entered::Busy(queue.wait(queue.0.len(), self.wall_ms())));
-                        }
-                        guard = Guard::Since(read);
-                    }
-                    taken = slot;
+                Refused::Line { queue, .. } if !queue.fits(ask.mode) => {
+                    return Ok(Entered::Busy(queue.wait(queue.0.len(), self.wall_ms())));
                 }
+                Refused::Line { read, slot, .. } => (guard, taken) = (Guard::Since(read), slot),
             }
         }
-        let what = "the line changes too quickly for an enter";
-        Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
+        Err(too_quick())
+    }
+
+    /// Stands in line. If it was free the last time, only that is hoped for at first; if it was not, it
+    /// is not asked whether it is.
+    async fn stand_in_line(&self, ask: &Ask<'_>, traces: &mut Traces) -> StoreResult<Entered> {
+        let Place { session, name, .. } = ask.place;
+        let mut taken = None;
+        let mut free = self.sessions.with(*session, |life| life.was_free(name)).flatten();
+        for _ in 0..TRIES {
+            let at_once = || self.at_once(ask, Guard::Free, taken);
+            let txn = match free {
+                Some(true) => at_once(),
+                None => TxnRequest { failure: vec![ops::txn(self.last(ask, taken))], ..at_once() },
+                Some(false) => self.last(ask, taken),
+            };
+            let answer = self.send(txn, traces).await?;
+            let revision = answer.revision();
+            let stood = match free {
+                _ if free != Some(false) && answer.succeeded => {
+                    self.note_key(ask, taken);
+                    self.sessions.with(*session, |life| life.found_free(name, true));
+                    return Ok(self.granted(ask.place, revision, revision));
+                }
+                Some(true) => {
+                    free = Some(false);
+                    continue;
+                }
+                None => ops::Answers::of(answer).txn()?,
+                Some(false) => answer,
+            };
+            if stood.succeeded {
+                traces.written = true;
+                self.note_key(ask, taken);
+                return self.queued(ask, taken, (revision, ops::Answers::of(stood)), traces).await;
+            }
+            // That is rare, so the reasons have a request of their own.
+            let reads = TxnRequest { success: self.reasons(ask), ..TxnRequest::default() };
+            let answer = self.client.txn(reads, Nature::Repeatable).await?;
+            let found = (answer.revision(), ops::Answers::of(answer));
+            match self.refused(ask, Manner::Queue, found, traces).await? {
+                Refused::Told(entered) => return Ok(entered),
+                Refused::Line { slot, .. } => taken = slot,
+            }
+        }
+        Err(too_quick())
     }
 
     /// Notes at which key a ticket stands.
@@ -172,42 +188,40 @@ impl Etcd {
         Ok(told.answer)
     }
 
-    /// Puts the ticket if `guard` holds; if it does not, reads what there is, or stands in line. Every byte
-    /// of it goes through the cluster's log.
-    ///
-    /// The guard leaves no room for a ticket of another capacity. That the lease is there is checked by
-    /// the put itself; if it is not the session's first one, the session has to be there too.
-    fn transaction(
-        &self,
-        ask: &Ask<'_>,
-        manner: Manner,
-        guard: Guard,
-        taken: Option<i64>,
-    ) -> TxnRequest {
-        let Place { session, name, ticket } = ask.place;
-        let first = self.keys.shard(tag(*session), 0);
-        let closed = self.keys.closed(tag(*session), *ticket);
-        let mut allowed = vec![ops::absent(&closed)];
-        allowed.extend((ask.lease != tag(*session)).then(|| ops::exists(&first)));
-        let mut compare = allowed.clone();
+    /// What every enter asks for. That the lease is there is checked by the put itself; if it is not the
+    /// session's first one, the session has to be there too.
+    fn allowed(&self, ask: &Ask<'_>) -> Vec<Compare> {
+        let Place { session, ticket, .. } = ask.place;
+        let mut compare = vec![ops::absent(&self.keys.closed(tag(*session), *ticket))];
+        if ask.lease != tag(*session) {
+            compare.push(ops::exists(&self.keys.shard(tag(*session), 0)));
+        }
+        compare
+    }
+
+    fn put(&self, ask: &Ask<'_>, taken: Option<i64>, state: State) -> RequestOp {
+        let row = Row { state, ..ask.row.clone() };
+        let value = if self.keys.is_raw() { row.note } else { row.write() };
+        ops::put(ask.key(taken), value, ask.lease)
+    }
+
+    /// Puts the ticket if it is granted by that. The guard leaves no room for a ticket of another capacity.
+    fn at_once(&self, ask: &Ask<'_>, guard: Guard, taken: Option<i64>) -> TxnRequest {
+        let mut compare = self.allowed(ask);
         compare.extend(self.guard(ask, guard, taken));
-        let put = |state| {
-            let row = Row { state, ..ask.row.clone() };
-            let value = if self.keys.is_raw() { row.note } else { row.write() };
-            ops::put(ask.key(taken), value, ask.lease)
-        };
-        let failure = match manner {
-            Manner::Contend => self.reasons(ask),
-            Manner::Queue => {
-                allowed.extend(nowhere(&ask.seats, taken));
-                let others = self.keys.of_other_capacity(name, ask.mode);
-                allowed.extend(others.iter().map(ops::empty));
-                let mut success = vec![put(State::Queued)];
-                success.extend(before(ops::all(&self.keys.line(name)), ask.mode));
-                vec![ops::txn(TxnRequest { compare: allowed, success, failure: Vec::new() })]
-            }
-        };
-        TxnRequest { compare, success: vec![put(State::AtOnce)], failure }
+        let success = vec![self.put(ask, taken, State::AtOnce)];
+        TxnRequest { compare, success, failure: Vec::new() }
+    }
+
+    /// Puts the ticket behind all others.
+    fn last(&self, ask: &Ask<'_>, taken: Option<i64>) -> TxnRequest {
+        let name = &ask.place.name;
+        let mut compare = self.allowed(ask);
+        compare.extend(nowhere(&ask.seats, taken));
+        compare.extend(self.keys.of_other_capacity(name, ask.mode).iter().map(ops::empty));
+        let mut success = vec![self.put(ask, taken, State::Queued)];
+        success.extend(before(ops::all(&self.keys.line(name)), ask.mode));
+        TxnRequest { compare, success, failure: Vec::new() }
     }
 
     /// What to read to know why a ticket was not put: see [`refused`](Self::refused).
@@ -288,11 +302,14 @@ impl Etcd {
         }
         let mut queue = Queue::read(&self.keys, &place.name, line.kvs);
         queue.name(ask.key(taken), revision, place.ticket);
-        match entered(self.verdict(place, &queue, revision)) {
+        let entered = entered(self.verdict(place, &queue, revision));
+        let free = matches!(entered, Entered::Granted { .. });
+        self.sessions.with(place.session, |life| life.found_free(&place.name, free));
+        Ok(match entered {
             // All others were there before.
-            Entered::Queued(wait) => Ok(Entered::Queued(Wait { ahead: length - 1, ..wait })),
-            entered => Ok(entered),
-        }
+            Entered::Queued(wait) => Entered::Queued(Wait { ahead: length - 1, ..wait }),
+            entered => entered,
+        })
     }
 
     /// How a ticket stands, by a read of its own.
@@ -316,8 +333,7 @@ impl Etcd {
         &self,
         ask: &Ask<'_>,
         manner: Manner,
-        mut answers: ops::Answers,
-        revision: i64,
+        (revision, mut answers): (i64, ops::Answers),
         traces: &mut Traces,
     ) -> StoreResult<Refused> {
         let (session, closed) = (answers.range()?, answers.range()?);
@@ -441,6 +457,11 @@ fn entered(stand: Stand) -> Entered {
         Stand::Waiting(wait) => Entered::Queued(wait),
         Stand::Gone => unreachable!("the ticket was found in the line"),
     }
+}
+
+fn too_quick() -> StoreError {
+    let what = "the line changes too quickly for an enter";
+    StoreError::not_applied(KIND, Trouble::Unavailable, what)
 }
 
 fn surely_absent(entered: &StoreResult<Entered>) -> bool {

@@ -8,7 +8,7 @@ use crate::{
     ticket::{Mode, Owner, SessionId, TicketId},
 };
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -54,8 +54,8 @@ pub(super) struct Life {
     /// How many tickets each lease has, as far as this handle knows.
     pub(super) shards: Vec<usize>,
     pub(super) tickets: HashMap<TicketId, Known>,
-    /// Lines that were free when this session came last.
-    free: HashSet<Name>,
+    /// Was a line free when this session came last?
+    free: HashMap<Name, bool>,
     pub(super) ear: Option<Ear>,
     /// When the last good renewal, or the opening, was sent. After the TTL the session is over for its
     /// owner, although the store keeps the lease for the lock-delay.
@@ -64,8 +64,8 @@ pub(super) struct Life {
     pub(super) known: Moment,
 }
 
-/// How many free lines are remembered.
-const FREE_MAX: usize = 10_000;
+/// Of how many lines it is remembered whether they were free.
+const LINES_MAX: usize = 10_000;
 
 /// A ticket that this handle has sent.
 #[derive(Clone)]
@@ -99,7 +99,7 @@ impl Known {
 
 impl Life {
     pub(super) fn new(terms: Terms, owner: Owner, renewed: Moment, shards: usize) -> Self {
-        let (shards, tickets, free) = (vec![0; shards], HashMap::new(), HashSet::new());
+        let (shards, tickets, free) = (vec![0; shards], HashMap::new(), HashMap::new());
         Self { terms, owner, shards, tickets, free, ear: None, renewed, known: renewed }
     }
 
@@ -126,19 +126,19 @@ impl Life {
         }
     }
 
-    /// Was the line free when this session came last?
-    pub(super) fn was_free(&self, name: &Name) -> bool {
-        self.free.contains(name)
+    /// Was the line free when this session came last, if that is known?
+    pub(super) fn was_free(&self, name: &Name) -> Option<bool> {
+        self.free.get(name).copied()
     }
 
     pub(super) fn found_free(&mut self, name: &Name, free: bool) {
-        if !free {
-            self.free.remove(name);
-        } else if !self.free.contains(name) {
-            if self.free.len() >= FREE_MAX {
+        if let Some(known) = self.free.get_mut(name) {
+            *known = free;
+        } else {
+            if self.free.len() >= LINES_MAX {
                 self.free.clear();
             }
-            self.free.insert(name.clone());
+            self.free.insert(name.clone(), free);
         }
     }
 
