@@ -2,7 +2,7 @@
 
 use crate::support::{TALKATIVE, TTL, User, keeper, start, until_length};
 use lockkeeper::{
-    Guard,
+    Guard, Keeper,
     store::{Entered, Left, Stand, Store as _, Which},
 };
 use servers::{POSTGRES, Running};
@@ -152,7 +152,7 @@ async fn transactions_that_sit_on_rows_cost_nobody_else_its_life() {
         user.run(&format!("BEGIN; {sql}")).await;
         users.push(user);
     }
-    let waiter = tokio::spawn(keeper.lock("a").wait(sit + TTL * 20).into_future());
+    let waiter = tokio::spawn(keeper.lock("a").into_future());
     let began = std::time::Instant::now();
     let mut pairs = 0;
     while began.elapsed() < sit {
@@ -167,7 +167,8 @@ async fn transactions_that_sit_on_rows_cost_nobody_else_its_life() {
             assert!(guard.is_held(), "{:?}", guard.health());
         }
     }
-    assert!(pairs > 1);
+    assert!(pairs > 10, "only {pairs} times");
+    assert!(!waiter.is_finished());
     for user in &users {
         user.run("COMMIT").await;
     }
@@ -200,6 +201,38 @@ async fn a_blocked_line_holds_up_no_other_line() {
     eventually("the turn of b", async || stands().await == [false, true]).await;
     user.run("COMMIT").await;
     eventually("the turn of a", async || stands().await == [true, true]).await;
+}
+
+/// A place in such a line cannot be had, and nobody tells when the transaction ends: who would stand there
+/// comes again, ever more rarely, and in no more time than a try takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_would_stand_in_a_blocked_line_is_told_to_come_again() {
+    const HURRY: &[&str] = &["lk_hurry() THEN"];
+    let Some(server) = start(TALKATIVE) else { return };
+    let mut log = Log::of(&server);
+    for pooler in [false, true] {
+        let url = format!("{}?pooler={pooler}", server.url());
+        let keeper = Keeper::builder().ttl(TTL * 30).connect(&url).await.expect("an answer");
+        let user = User::of(&server).await;
+        let hand = Hand::open(keeper.store()).await;
+        let held = hand.take("a").await;
+        user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
+        let come = async || match hand.queue("a").await.1 {
+            Entered::Busy(wait) => wait.recheck,
+            other => panic!("{other:?}"),
+        };
+        log.news(HURRY);
+        let first = come().await;
+        assert!(log.news(HURRY).is_empty(), "the first waits for the row in full");
+        eventually("longer pauses", async || come().await > first).await;
+        assert!(!log.news(HURRY).is_empty(), "the others do not");
+        user.run("COMMIT").await;
+        let (ticket, queued) = hand.queue("a").await;
+        assert!(matches!(queued, Entered::Queued(_)), "{queued:?}");
+        assert_eq!(hand.leave("a", held.ticket).await, Left::Released);
+        assert_eq!(hand.leave("a", ticket).await, Left::Released);
+        keeper.close().await;
+    }
 }
 
 /// A line was blocked a moment ago, and its lock has been released by this very process since.

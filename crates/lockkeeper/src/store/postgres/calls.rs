@@ -49,6 +49,9 @@ calls! {
     enter_pooled: "SELECT NULL::bigint AS o_fence, \
                    lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, $9) AS o_else",
         [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8, INT4];
+    enter_hurrying: "SELECT NULL::bigint AS o_fence, CASE WHEN lockkeeper.lk_hurry() THEN \
+                     lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, $9) END AS o_else",
+        [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8, INT4];
     leave: include_str!("leave.sql"), [TEXT, BYTEA, BYTEA];
     leave_oddly: "SELECT false AS o_alone, lockkeeper.lk_leave($1, $2, $3, $4, $5) AS o_else",
         [TEXT, BYTEA, BYTEA, INT8, INT8];

@@ -10,8 +10,9 @@
 -- alone, and is told "busy" (55P03) until then. A user's transaction that holds a name as its own
 -- lock (lk_lock) has the one of the name alone: who grants must share it, and else grants nothing.
 --
--- No wait for a row is longer than 200 ms, and 20 ms for those who would not queue. Our own connections have that as their setting; on others,
--- as behind a pooler, lk_bound sets it for the transaction. (A SET in the function itself costs more.)
+-- No wait for a row is longer than 200 ms, and 20 ms for those who would not queue or have waited for that
+-- row just before. Our own connections have that as their setting; on others, as behind a pooler,
+-- lk_bound sets it for the transaction. (A SET in the function itself costs more.)
 --
 -- Refusals are errors, so that they write nothing:
 --   LK101 the session is over · LK102 the ticket was closed · LK103 another capacity (in DETAIL)

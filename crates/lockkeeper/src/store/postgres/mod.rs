@@ -38,7 +38,7 @@ pub use tx::{Schema, fence_check, lock_in};
 
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LOOK_MAX, Leave, Left,
-    Look, Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Wait, Which,
+    Look, Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Which,
     doubts::Doubts, url::StoreUrl,
 };
 use crate::{
@@ -48,7 +48,7 @@ use crate::{
     name::Name,
     ticket::{Place, SessionId, TicketId},
 };
-use blocked::{BLOCKED, Blocked};
+use blocked::Blocked;
 use calls::{Call, Calls};
 use connect::Plan;
 use link::{Link, Repeat, Values};
@@ -216,8 +216,9 @@ impl Shared {
 
     async fn try_enter(&self, ask: &Enter) -> StoreResult<Entered> {
         let contends = ask.manner == Manner::Contend;
-        if contends && self.blocked.has(&ask.place.name, &self.clock) {
-            return Ok(Entered::Busy(Wait { ahead: 1, holder: None, recheck: BLOCKED }));
+        let name = &ask.place.name;
+        if contends && let Some(wait) = self.blocked.known(name, self.clock.now()) {
+            return Ok(Entered::Busy(wait));
         }
         let answer = match self.send_enter(ask).await {
             // The server's clock may have jumped since we last heard of it.
@@ -236,14 +237,14 @@ impl Shared {
             Err(e) if too_late(&e).is_some() => {
                 return Err(StoreError { trouble: Trouble::Unavailable, ..e });
             }
-            // Nothing was left, unless an earlier copy is still under way.
-            Err(e) if contends && link::is_blocked(&e) && e.outcome == Outcome::NotApplied => {
-                self.blocked.note(&ask.place.name, &self.clock);
-                let wait = Wait { ahead: 1, holder: None, recheck: BLOCKED };
+            // Nothing was left, unless an earlier copy is still under way, of which `doubts` knows.
+            Err(e) if link::is_blocked(&e) => {
+                let wait = self.blocked.note(name, !contends, self.clock.now());
                 return Ok(Entered::Busy(wait));
             }
             Err(e) => return Err(e),
         };
+        self.blocked.forget(name);
         let row = one(&rows)?;
         if let Some(fence) = get::<Option<i64>>(row, "o_fence")? {
             return Ok(Entered::Granted { fence: fence.cast_unsigned() });
@@ -277,9 +278,14 @@ impl Shared {
             &until,
             &most,
         ];
-        let repeat = if queue { Repeat::Always } else { Repeat::Unblocked };
-        let call = if self.pooled { &self.calls.enter_pooled } else { &self.calls.enter };
-        let (answer, doubted) = self.requests.call_doubting(call, values, repeat).await;
+        let call = match self.pooled {
+            _ if queue && self.blocked.hurries(name, self.clock.now()) => {
+                &self.calls.enter_hurrying
+            }
+            true => &self.calls.enter_pooled,
+            false => &self.calls.enter,
+        };
+        let (answer, doubted) = self.requests.call_doubting(call, values, Repeat::Unblocked).await;
         if doubted {
             self.doubts.note(&ask.place);
         }
@@ -307,11 +313,11 @@ impl Shared {
         let rows = match call {
             // Somebody's transaction sits on this line; that is nothing to the others.
             Err(e) if link::is_blocked(&e) => {
-                let wait = Wait { ahead: 1, holder: None, recheck: BLOCKED };
-                return Ok(Stand::Waiting(wait));
+                return Ok(Stand::Waiting(self.blocked.note(name, true, self.clock.now())));
             }
             answer => answer?,
         };
+        self.blocked.forget(name);
         let answer: Answer<'_> = scalar(&rows)?;
         self.tell(&answer.news).await;
         Self::stand(answer)
