@@ -185,6 +185,22 @@ async fn tickets_that_share_a_slot_stand_side_by_side() {
     }
 }
 
+/// A session can end beside an enter that is under way; the enter's answer comes all the same.
+#[tokio::test]
+async fn an_enter_whose_session_is_forgotten_meanwhile_is_answered() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let here = store(server.url()).await;
+    Hand::open(&here).await.take("a").await;
+    for mode in [Mode::Exclusive, Mode::Shared] {
+        let late = Hand::open(&here).await;
+        let enter = late.enter("a", TicketId::random(), mode, Manner::Queue);
+        // The request is sent before the session is forgotten, and answered after that.
+        let (entered, ()) = tokio::join!(enter, async { here.forget(late.session) });
+        let entered = entered.expect("an answer");
+        assert!(matches!(entered, Entered::Queued(_)), "{entered:?}");
+    }
+}
+
 /// One handle renews a session, and another one acts for it now and then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_another_handle_renews_lives() {
