@@ -1,6 +1,7 @@
 //! One statement here, a whole procedure there, on the same line at the same time.
 
 use crate::support::{client, keeper, standing, start, status};
+use lockkeeper::Keeper;
 use mysql_async::prelude::Queryable;
 use std::{
     env,
@@ -76,8 +77,44 @@ async fn a_transaction_and_guards_take_turns() {
         let guard = soon("a turn", keeper.lock("a").into_future()).await.expect("granted");
         assert!(!inside.swap(true, Ordering::SeqCst), "two are in");
         inside.store(false, Ordering::SeqCst);
-        guard.release().await.expect("released");
+        soon("the release", guard.release()).await.expect("released");
     }
     soon("the transactions", user).await.expect("no panic");
     keeper.close().await;
+}
+
+/// A transaction looks at the gate again and again while its holder comes and goes, and never takes it: nothing may
+/// stay locked, in whichever way the two meet, or the holder could not leave before that transaction's end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_looks_at_a_gate_without_taking_it_lets_it_go() {
+    let Some(server) = start() else { return };
+    let (keeper, mut user) = (keeper(&server).await, client(&server).await);
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    let looks = "CREATE PROCEDURE look_often(times INT) BEGIN DECLARE got, last BIGINT; \
+         WHILE times > 0 DO CALL lk_try_gate('a', 0, -1, 0, got, last); SET times = times - 1; \
+         END WHILE; END";
+    user.query_drop(looks).await.expect("made");
+    user.query_drop("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await.expect("set");
+    for _ in 0..5 {
+        user.query_drop("BEGIN").await.expect("begun");
+        let done = AtomicBool::new(false);
+        let looking = async {
+            user.query_drop("CALL look_often(10000)").await.expect("looked");
+            done.store(true, Ordering::SeqCst);
+        };
+        let coming_and_going = async {
+            while !done.load(Ordering::SeqCst) {
+                pair(&keeper).await;
+            }
+            pair(&keeper).await;
+        };
+        tokio::join!(looking, coming_and_going);
+        user.query_drop("COMMIT").await.expect("ended");
+    }
+    keeper.close().await;
+}
+
+async fn pair(keeper: &Keeper) {
+    let guard = soon("a turn", keeper.lock("a").into_future()).await.expect("granted");
+    soon("the release", guard.release()).await.expect("released");
 }

@@ -277,3 +277,30 @@ async fn a_transaction_that_takes_over_from_the_dead_keeps_no_other_name_closed(
     drop(soon("the first name", keeper.lock("a").into_future()).await.expect("free"));
     keeper.close().await;
 }
+
+/// The first who uses a name makes its gate, which another transaction meets before the commit: it waits for the
+/// lock, and its holder can leave meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_waits_for_the_first_holder_of_a_name_and_keeps_nothing_from_it() {
+    let Some(server) = start() else { return };
+    let (keeper, mut maker) = (keeper(&server).await, client(&server).await);
+    let (mut user, mut witness) = (client(&server).await, client(&server).await);
+    let _like = keeper.lock("like").await.expect("free");
+    maker.query_drop("BEGIN").await.expect("begun");
+    let copy = "INSERT INTO lk_gate(name, last, fence, id, session, weight, capacity) SELECT 'new', \
+         last, fence, id, session, weight, capacity FROM lk_gate WHERE name = 'like'";
+    maker.query_drop(copy).await.expect("not committed yet");
+    let its = format!("FROM information_schema.processlist WHERE id = {}", user.id());
+    let waiting = tokio::spawn(async move {
+        let level = at(IsolationLevel::ReadCommitted);
+        let mut tx = user.start_transaction(level).await.expect("begun");
+        lock_in(&mut tx, "new", Duration::from_secs(600)).await
+    });
+    let begun = format!("SELECT COUNT(*) {its} AND (state = 'User sleep' OR info LIKE 'INSERT%')");
+    eventually("the transaction waits", async || number(&mut witness, &begun).await > 0).await;
+    maker.query_drop("COMMIT").await.expect("committed");
+    let leave = maker.query_drop("UPDATE lk_gate SET fence = 0 WHERE name = 'new'");
+    soon("the first holder leaves", leave).await.expect("left");
+    soon("its turn", waiting).await.expect("no panic").expect("granted");
+    keeper.close().await;
+}

@@ -25,19 +25,17 @@ END
 --
 -- A snapshot may be too old to tell who holds the lock. Every grant raises `last`: if it is what was seen,
 -- nothing has been granted since. v_fresh says that reads were seen to change, so there is no old snapshot.
+--
+-- While it waits it must have nothing locked: who has the lock could not leave, and would be waited for in vain.
 CREATE PROCEDURE lk_lock(p_name VARBINARY(512), p_wait_ms BIGINT)
 SQL SECURITY INVOKER
 BEGIN
   DECLARE v_session BINARY(16);
-  DECLARE v_now, v_until, v_seen, v_before, v_got, v_first, v_dead, v_ends BIGINT;
-  DECLARE v_fresh, v_held, v_there INT DEFAULT 0;
+  DECLARE v_now, v_until, v_seen, v_before, v_got, v_last, v_first, v_dead, v_ends BIGINT;
+  DECLARE v_fresh, v_old, v_held INT DEFAULT 0;
   CALL lk_in_transaction();
   CALL lk_now(v_now);
   SET v_until = v_now + COALESCE(p_wait_ms, 0) * 1000;
-  SELECT COUNT(*) INTO v_there FROM lk_gate WHERE name = p_name;
-  IF NOT v_there THEN
-    INSERT INTO lk_gate(name) VALUES (p_name) ON DUPLICATE KEY UPDATE last = last;
-  END IF;
   waiting: LOOP
     SET v_before = v_seen, v_seen = NULL;
     SELECT g.last, g.fence, g.session, IF(g.session IS NULL, g.hold_until, COALESCE(s.dead_at, 0))
@@ -47,25 +45,19 @@ BEGIN
     -- Nobody is overtaken who stands in line already.
     CALL lk_others(p_name, v_now, 1, v_held);
     SET v_dead = IF(v_ends <= v_now, v_first, 0), v_got = NULL;
-    IF v_seen IS NOT NULL AND NOT v_held AND v_first = v_dead THEN
-      -- In READ COMMITTED a row that does not fit is let go again, so whoever has come meanwhile can leave; but
-      -- not if it had to be waited for, nor if it is read by a single key.
-      SELECT last INTO v_got FROM lk_gate WHERE name >= p_name AND name <= p_name
-        AND (fence = 0 OR fence = v_dead) AND (v_fresh OR last = v_seen) FOR UPDATE SKIP LOCKED;
-      IF v_got IS NOT NULL THEN LEAVE waiting; END IF;
-      SELECT last <> v_seen OR v_fresh INTO v_fresh FROM lk_gate WHERE name = p_name;
-      IF NOT v_fresh THEN
-        -- Looks at the row as it is now, and fits none, so that in READ COMMITTED it is let go again. Who
-        -- does not see the same without a lock has an old snapshot.
-        SET @lk_last = NULL;
-        SELECT last INTO v_got FROM lk_gate WHERE name >= p_name AND name <= p_name
-          AND (@lk_last := last) < 0 FOR UPDATE SKIP LOCKED;
-        IF @lk_last <> v_seen THEN
-          SELECT IF(last >= @lk_last, last, NULL) INTO v_seen FROM lk_gate WHERE name = p_name;
-        END IF;
+    IF v_seen IS NULL AND NOT v_held THEN
+      SET v_dead = 0;
+      CALL lk_first_gate(p_name, v_now, v_got);
+    ELSEIF v_first = v_dead AND NOT v_held THEN
+      CALL lk_try_gate(p_name, v_dead, v_seen, v_fresh, v_got, v_last);
+      IF v_got IS NULL THEN
+        -- Who does not see now what was seen there has an old snapshot.
+        SELECT last <> v_seen OR v_fresh, COALESCE(last < v_last, 0), last INTO v_fresh, v_old, v_seen
+          FROM lk_gate WHERE name = p_name;
       END IF;
     END IF;
-    IF v_seen IS NULL THEN
+    IF v_got IS NOT NULL THEN LEAVE waiting; END IF;
+    IF v_old THEN
       SIGNAL SQLSTATE 'LK002' SET MESSAGE_TEXT = 'the snapshot of the transaction is older than the lock';
     ELSEIF v_now >= v_until THEN
       SIGNAL SQLSTATE 'LK001' SET MESSAGE_TEXT = 'the lock is held';
@@ -86,6 +78,59 @@ BEGIN
     CALL lk_others(p_name, v_now, 0, v_held);
   END WHILE;
   SELECT last AS fence FROM lk_gate WHERE name = p_name;
+END
+//
+
+-- Takes the gate if it is free, or its holder is p_dead, and nothing was granted that cannot be seen. Does not
+-- wait.  o_got: not NULL if it was taken; o_last: the last fence as it is now, NULL if somebody has the gate
+--
+-- In READ COMMITTED a row that does not fit is let go again, if it is not read by a single key. But MariaDB keeps
+-- it where it had to queue for it, and with SKIP LOCKED it does, for a moment; where it may not wait it does not
+-- queue, and the refusal is an error. With innodb_rollback_on_timeout that error would end the user's
+-- transaction.
+CREATE PROCEDURE lk_try_gate(
+  p_name VARBINARY(512), p_dead BIGINT, p_seen BIGINT, p_fresh INT, OUT o_got BIGINT, OUT o_last BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE CONTINUE HANDLER FOR 1205, 3572 BEGIN END;
+  SET @lk_last = NULL;
+  IF @@innodb_rollback_on_timeout THEN
+    SELECT last INTO o_got FROM lk_gate WHERE name >= p_name AND name <= p_name
+      AND IF((@lk_last := last) < 0, 0, (fence = 0 OR fence = p_dead) AND (p_fresh OR last = p_seen))
+      FOR UPDATE SKIP LOCKED;
+  ELSE
+    /*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
+    SELECT last INTO o_got FROM lk_gate WHERE name >= p_name AND name <= p_name
+      AND IF((@lk_last := last) < 0, 0, (fence = 0 OR fence = p_dead) AND (p_fresh OR last = p_seen))
+      FOR UPDATE /*!80001 SKIP LOCKED */;
+  END IF;
+  SET o_last = @lk_last;
+END
+//
+
+-- Makes the gate of a name that nobody has used. Another may just be making it, who is not waited for here.
+-- o_got: not NULL if the gate is ours
+CREATE PROCEDURE lk_first_gate(p_name VARBINARY(512), p_now BIGINT, OUT o_got BIGINT)
+SQL SECURITY INVOKER
+making: BEGIN
+  DECLARE v_refused, v_held INT DEFAULT 0;
+  DECLARE v_fence BIGINT;
+  DECLARE CONTINUE HANDLER FOR 1205 SET v_refused = 1;
+  IF @@innodb_rollback_on_timeout THEN
+    INSERT INTO lk_gate(name) VALUES (p_name) ON DUPLICATE KEY UPDATE last = last;
+  ELSE
+    /*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
+    INSERT INTO lk_gate(name) VALUES (p_name) ON DUPLICATE KEY UPDATE last = last;
+  END IF;
+  IF v_refused THEN LEAVE making; END IF;
+  -- If it was there all the same it is locked now to the transaction's end, whoever has it.
+  SELECT last, fence INTO o_got, v_fence FROM lk_gate WHERE name = p_name;
+  CALL lk_others(p_name, p_now, 1, v_held);
+  IF o_got IS NULL THEN
+    SIGNAL SQLSTATE 'LK002' SET MESSAGE_TEXT = 'the snapshot of the transaction is older than the lock';
+  ELSEIF v_fence > 0 OR v_held THEN
+    SIGNAL SQLSTATE 'LK002' SET MESSAGE_TEXT = 'others have taken the lock for the first time just now';
+  END IF;
 END
 //
 
