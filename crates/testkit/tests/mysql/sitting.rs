@@ -236,3 +236,41 @@ async fn who_comes_while_the_gate_is_made_stands_behind_those_before() {
     granted.release().await.expect("released");
     drop(soon("its turn", second).await.expect("no panic").expect("granted"));
 }
+
+/// Who makes a gate cannot be seen by others. They wait in line or are told that it is busy, and take away no
+/// connections that others need.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_names_that_a_transaction_has_hold_up_no_other() {
+    let Some(server) = start() else { return };
+    let keeper = keeper(&server).await;
+    let (mut user, mut witness) = (client(&server).await, client(&server).await);
+    begin(&mut user).await;
+    let (stop, mut tasks) = (Arc::new(AtomicBool::new(false)), JoinSet::new());
+    let mut waiters = Vec::new();
+    for name in ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"] {
+        lock_in(&mut user, name, TTL).await.expect("free");
+        waiters.push(waiter(&keeper, name, 0).await);
+    }
+    for name in ["tried", "tried too"] {
+        lock_in(&mut user, name, TTL).await.expect("free");
+        tries(&keeper, name, &stop, &mut tasks);
+    }
+    let now = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+    let until = number(&mut witness, now).await + sitting();
+    let mut pairs = 0;
+    while number(&mut witness, now).await < until {
+        let free = soon("another name", keeper.lock("c").into_future()).await.expect("free");
+        soon("the release", free.release()).await.expect("released");
+        pairs += 1;
+    }
+    assert!(pairs > 50, "only {pairs} times");
+    stop.store(true, Ordering::Relaxed);
+    while let Some(tried) = soon("an answer", tasks.join_next()).await {
+        tried.expect("no error was seen");
+    }
+    end(&mut user).await;
+    for waiter in waiters {
+        drop(soon("its turn", waiter).await.expect("no panic").expect("granted"));
+    }
+    keeper.close().await;
+}

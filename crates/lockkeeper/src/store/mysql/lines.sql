@@ -287,15 +287,19 @@ BEGIN
       INTO v_due FROM lk_ticket t FORCE INDEX (lk_ticket_order) LEFT JOIN lk_session s ON s.id = t.session
       WHERE t.name = p_name AND t.fence = 0 AND t.seq >= v_min_seq ORDER BY t.seq LIMIT 1;
     IF v_due THEN
-      SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-      START TRANSACTION;
-      SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE SKIP LOCKED;
-      IF v_last IS NOT NULL THEN
-        CALL lk_take(p_name, 0, v_gate);
-        SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
-        CALL lk_settle(p_name, v_now, v_gate, v_capacity, v_used, v_waits, v_moves, v_drawn);
-      END IF;
-      COMMIT;
+      BEGIN
+        -- The others of the same poll have nothing to do with it.
+        DECLARE EXIT HANDLER FOR 1205, 3572 ROLLBACK;
+        SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+        START TRANSACTION;
+        SELECT last INTO v_last FROM lk_line WHERE name = p_name FOR UPDATE SKIP LOCKED;
+        IF v_last IS NOT NULL THEN
+          CALL lk_take(p_name, 0, v_gate);
+          SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
+          CALL lk_settle(p_name, v_now, v_gate, v_capacity, v_used, v_waits, v_moves, v_drawn);
+        END IF;
+        COMMIT;
+      END;
       SET v_seq = NULL, v_fence = NULL;
       SELECT seq, fence INTO v_seq, v_fence FROM lk_ticket
         WHERE name = p_name AND id = p_ticket AND session = p_session;
