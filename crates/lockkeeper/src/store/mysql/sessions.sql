@@ -55,21 +55,36 @@ END
 //
 
 -- Takes the tickets of an ended session out of one of its lines, unless somebody has what must be had for that.
--- Then nothing is waited for again.
+-- Then nothing is waited for again; for a ticket that somebody has, not even once.
 CREATE PROCEDURE lk_clear_line(p_name VARBINARY(512), p_session BINARY(16), INOUT io_wait INT)
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_now, v_gone, v_capacity, v_used, v_moves, v_drawn BIGINT;
+  DECLARE v_id BINARY(16);
+  DECLARE v_now, v_seq, v_capacity, v_used, v_moves, v_drawn BIGINT;
   DECLARE v_gate, v_waits INT;
+  DECLARE v_gone, v_done INT DEFAULT 0;
+  DECLARE waiting CURSOR FOR
+    SELECT id FROM lk_ticket FORCE INDEX (lk_ticket_order)
+    WHERE name = p_name AND fence = 0 AND session = p_session;
+  DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_done = 1;
   DECLARE EXIT HANDLER FOR 1205, 3572 BEGIN ROLLBACK; SET io_wait = 0; END;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
   START TRANSACTION;
   CALL lk_take(p_name, io_wait, v_gate);
   SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6));
-  SELECT COUNT(*) INTO v_gone FROM lk_ticket WHERE name = p_name AND session = p_session AND fence = 0;
-  -- By this index no row is touched that a user's transaction may have.
-  DELETE t FROM lk_ticket t FORCE INDEX (lk_ticket_order)
-    WHERE t.name = p_name AND t.fence = 0 AND t.session = p_session;
+  SET v_done = 0;
+  OPEN waiting;
+  withdrawing: LOOP
+    FETCH waiting INTO v_id;
+    IF v_done THEN LEAVE withdrawing; END IF;
+    CALL lk_take_ticket(p_name, v_id, v_seq);
+    IF v_seq IS NOT NULL THEN
+      DELETE FROM lk_ticket WHERE name = p_name AND id = v_id;
+      SET v_gone = v_gone + 1;
+    END IF;
+    SET v_done = 0;
+  END LOOP;
+  CLOSE waiting;
   UPDATE lk_line SET standing = standing - v_gone WHERE name = p_name;
   CALL lk_settle(p_name, v_now, v_gate, v_capacity, v_used, v_waits, v_moves, v_drawn);
   COMMIT;
