@@ -66,6 +66,7 @@ BEGIN
     UPDATE lk_gate SET last = v_number, crowd = 1 WHERE name = p_name;
     UPDATE lk_line SET min_fence = IF(standing = 0, v_number, min_fence), standing = standing + 1
       WHERE name = p_name;
+    /*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
     INSERT INTO lk_ticket(name, id, session, seq, weight, capacity, fence, entered, granted, note)
       VALUES (p_name, p_ticket, p_session, v_number, p_weight, p_capacity, v_number, p_now, p_now, p_note);
   END IF;
@@ -141,6 +142,8 @@ enter: BEGIN
     FROM lk_line l LEFT JOIN lk_gate g ON g.name = l.name WHERE l.name = p_name;
   UPDATE lk_line SET last = v_number, standing = standing + 1, blind = IF(v_gate, blind, 1)
     WHERE name = p_name;
+  -- A user's transaction may have locked the gap in which it comes to stand.
+  /*M! SET STATEMENT innodb_lock_wait_timeout = 0 FOR */
   INSERT INTO lk_ticket(name, id, session, seq, weight, capacity, entered, note)
     VALUES (p_name, p_ticket, p_session, v_number, p_weight, p_capacity, v_now, p_note);
   IF v_gate THEN UPDATE lk_gate SET crowd = 1 WHERE name = p_name; END IF;
