@@ -304,3 +304,23 @@ async fn a_transaction_waits_for_the_first_holder_of_a_name_and_keeps_nothing_fr
     soon("its turn", waiting).await.expect("no panic").expect("granted");
     keeper.close().await;
 }
+
+/// The row of the dead session is the first transaction's. The second waits for that, and is not told that its
+/// snapshot is old.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_transactions_take_over_two_names_of_one_dead_session() {
+    let Some(server) = start() else { return };
+    let keeper = keeper(&server).await;
+    let (mut one, mut two) = (client(&server).await, client(&server).await);
+    let _held = keeper.lock("held").await.expect("free");
+    the_dead(&mut one, &["a", "b"], "held", i64::MAX).await;
+    let mut first = one.start_transaction(at(IsolationLevel::ReadCommitted)).await.expect("begun");
+    lock_in(&mut first, "a", Duration::ZERO).await.expect("its holder is dead");
+    let mut second = two.start_transaction(at(IsolationLevel::ReadCommitted)).await.expect("begun");
+    let refused = lock_in(&mut second, "b", Duration::from_millis(20)).await;
+    assert!(matches!(refused, Err(Error::NotAcquired { .. })), "{refused:?}");
+    first.commit().await.expect("committed");
+    lock_in(&mut second, "b", Duration::from_secs(60)).await.expect("its holder is dead");
+    second.commit().await.expect("committed");
+    keeper.close().await;
+}

@@ -124,7 +124,7 @@ END
 -- Takes the dead out of the granted of a line and ends their sessions. A ticket stays if a user's
 -- transaction has checked it (lk_fence_check), or if its session was renewed just in time: a renewal
 -- that is slower than this finds its session over. o_stay is the weight of those that stay; o_alive, how many
--- of them live. p_fresh as for lk_is_over.
+-- of them live for sure. p_fresh as for lk_is_over.
 CREATE PROCEDURE lk_bury(
   p_name VARBINARY(512), p_now BIGINT, p_min_fence BIGINT, p_fresh INT, OUT o_stay BIGINT, OUT o_alive BIGINT,
   OUT o_buried BIGINT)
@@ -148,7 +148,7 @@ BEGIN
     CALL lk_take_ticket(p_name, v_id, v_seq);
     IF v_seq IS NOT NULL THEN CALL lk_is_over(v_session, 1, p_now, p_fresh, v_over); END IF;
     IF v_over IS NOT TRUE THEN
-      SET o_stay = o_stay + v_weight, o_alive = o_alive + (v_seq IS NOT NULL);
+      SET o_stay = o_stay + v_weight, o_alive = o_alive + COALESCE(v_over = 0, 0);
     ELSE
       DELETE FROM lk_ticket WHERE name = p_name AND id = v_id;
       SET o_buried = o_buried + 1;

@@ -66,7 +66,7 @@ BEGIN
     CALL lk_now(v_now);
   END LOOP;
   -- Before anything is written: a refusal does not undo what its procedure has done.
-  IF v_dead > 0 THEN CALL lk_lock_dead(v_session, v_now); END IF;
+  IF v_dead > 0 THEN CALL lk_lock_dead(v_session, v_now, v_until, v_fresh); END IF;
   UPDATE lk_gate SET last = GREATEST(last + 1, v_now), crowd = 1, fence = 0, session = COALESCE(session, '')
     WHERE name = p_name;
   -- Those who were granted something behind the first can leave without the gate.
@@ -159,16 +159,24 @@ BEGIN
 END
 //
 
--- Ends a session that seems to be dead; the transaction's snapshot may be too old to tell.
-CREATE PROCEDURE lk_lock_dead(p_session BINARY(16), p_now BIGINT)
+-- Ends a session that seems to be dead; the transaction's snapshot may be too old to tell. Another transaction
+-- may have its row, because it took another lock of the same session.
+CREATE PROCEDURE lk_lock_dead(p_session BINARY(16), p_now BIGINT, p_until BIGINT, p_fresh INT)
 SQL SECURITY INVOKER
 BEGIN
+  DECLARE v_now BIGINT DEFAULT p_now;
   DECLARE v_over INT;
-  CALL lk_is_over(p_session, 1, p_now, 0, v_over);
-  IF v_over IS NOT TRUE THEN
+  CALL lk_is_over(p_session, 1, v_now, p_fresh, v_over);
+  WHILE v_over IS NULL DO
+    IF v_now >= p_until THEN SIGNAL SQLSTATE 'LK001' SET MESSAGE_TEXT = 'the lock is held'; END IF;
+    DO SLEEP(0.005);
+    CALL lk_now(v_now);
+    CALL lk_is_over(p_session, 1, v_now, p_fresh, v_over);
+  END WHILE;
+  IF NOT v_over THEN
     SIGNAL SQLSTATE 'LK002' SET MESSAGE_TEXT = 'the snapshot of the transaction is older than the lock';
   END IF;
-  CALL lk_end(p_session, p_now);
+  CALL lk_end(p_session, v_now);
 END
 //
 
