@@ -115,7 +115,11 @@ SQL SECURITY INVOKER
 making: BEGIN
   DECLARE v_refused, v_held INT DEFAULT 0;
   DECLARE v_fence BIGINT;
-  DECLARE CONTINUE HANDLER FOR 1205 SET v_refused = 1;
+  DECLARE CONTINUE HANDLER FOR 1205 BEGIN
+    -- Then all that the user has done is undone, who must hear of it.
+    IF @@innodb_rollback_on_timeout THEN RESIGNAL; END IF;
+    SET v_refused = 1;
+  END;
   IF @@innodb_rollback_on_timeout THEN
     INSERT INTO lk_gate(name) VALUES (p_name) ON DUPLICATE KEY UPDATE last = last;
   ELSE
