@@ -370,12 +370,12 @@ async fn with_tls_both_sides_must_be_known() {
     for stranger in [
         format!("{address}?tls_ca={}", file("ca.pem")),
         format!("{address}?tls_ca={}&{own}", file("stranger.pem")),
+        // The machine's own authorities have not signed the server's.
+        format!("{address}?tls=true&{own}"),
         address.clone(),
     ] {
         assert!(Keeper::connect(&stranger).await.is_err(), "{stranger}");
     }
-    let e = Keeper::connect(&format!("{address}?tls=true")).await.expect_err("no authority");
-    assert!(e.to_string().contains("tls_ca="), "{e}");
 }
 
 /// A keeper that reaches the server by a way of its own, and one that sees all.
