@@ -44,29 +44,31 @@ macro_rules! tests {
     };
 }
 
+/// What holds for every mutex that stands in line with ours, and more.
+macro_rules! mutex_tests {
+    ($prefix:literal, $company:expr, $server:ident: $($more:ident),* $(,)?) => {
+        tests![$prefix, $company, $server:
+            they_stand_in_one_line_in_the_order_they_came,
+            a_try_of_either_is_busy_and_leaves_nothing,
+            whoever_leaves_wakes_the_next_one_at_once,
+            both_together_lose_no_update,
+            a_killed_one_of_theirs_gives_way_to_ours,
+            a_killed_one_of_ours_gives_way_to_theirs,
+            theirs_can_be_seen_and_evicted,
+            $($more),*
+        ]
+    };
+}
+
 fn main() -> ExitCode {
     let lacks = trials::lacks(&ZOOKEEPER);
     let no_kazoo = lacks.clone().or_else(|| servers::install_peers(&[KAZOO]).pop());
     let no_curator = lacks.or_else(|| servers::install_java_peers(&[CURATOR]).pop());
     let server = Arc::new(Server::of(ZOOKEEPER));
-    let kazoo = tests!["kazoo", [Who::Kazoo, Who::KazooAsCurator], server:
-        they_stand_in_one_line_in_the_order_they_came,
-        a_try_of_either_is_busy_and_leaves_nothing,
-        whoever_leaves_wakes_the_next_one_at_once,
-        both_together_lose_no_update,
-        a_killed_one_of_theirs_gives_way_to_ours,
-        a_killed_one_of_ours_gives_way_to_theirs,
-        theirs_can_be_seen_and_evicted,
+    let kazoo = mutex_tests!["kazoo", [Who::Kazoo, Who::KazooAsCurator], server:
         what_was_removed_by_hand_is_made_again,
     ];
-    let curator = tests!["curator", [Who::Curator], server:
-        they_stand_in_one_line_in_the_order_they_came,
-        a_try_of_either_is_busy_and_leaves_nothing,
-        whoever_leaves_wakes_the_next_one_at_once,
-        both_together_lose_no_update,
-        a_killed_one_of_theirs_gives_way_to_ours,
-        a_killed_one_of_ours_gives_way_to_theirs,
-        theirs_can_be_seen_and_evicted,
+    let curator = mutex_tests!["curator", [Who::Curator], server:
         readers_of_both_share_and_writers_of_both_do_not,
         readers_and_writers_of_both_come_in_their_order,
     ];
