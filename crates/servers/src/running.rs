@@ -1,7 +1,7 @@
 //! A server that runs in this program's care.
 
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use anyhow::{Result, anyhow};
 use tempfile::TempDir;
@@ -86,7 +86,10 @@ impl Recipe {
 /// reasons to end look the same from outside and cost only the time of a few vain attempts.
 fn retry_lost_ports(launch: impl Fn() -> Result<Running>) -> Result<Running> {
     for _ in 1..ATTEMPTS {
-        let mut running = launch()?;
+        let mut running = match launch() {
+            Err(error) if is_taken(&error) => continue,
+            launched => launched?,
+        };
         match running.wait_ready() {
             Err(_) if running.has_lost_a_node() => {}
             outcome => return outcome.map(|()| running),
@@ -94,6 +97,12 @@ fn retry_lost_ports(launch: impl Fn() -> Result<Running>) -> Result<Running> {
     }
     let mut running = launch()?;
     running.wait_ready().map(|()| running)
+}
+
+/// Some ports are ours to bind, before any process starts.
+fn is_taken(error: &anyhow::Error) -> bool {
+    let cause = error.downcast_ref::<io::Error>();
+    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::AddrInUse)
 }
 
 impl Site {
