@@ -161,7 +161,7 @@ impl Etcd {
             let delete = ops::delete(&own.key);
             let tell = own.spot.session.filter(|_| !own.is_kept()).map(|session| {
                 let text = ticket.to_string().into_bytes();
-                ops::put(&self.keys.mailbox(session), text, session)
+                ops::put(&self.keys.evicted(session), text, session)
             });
             let mut ask = TxnRequest {
                 compare: vec![ops::unchanged(&own.key, own.modified)],

@@ -18,7 +18,7 @@ use crate::{
     store::{Enter, Entered, Leave, Manner, Stand, StoreResult, Wait},
     ticket::{Mode, Place},
 };
-use std::collections::HashSet;
+use std::{collections::HashSet, sync::Arc};
 
 /// A line that is not longer is read together with the write.
 const SHORT: i64 = 64;
@@ -73,6 +73,7 @@ impl Etcd {
             lease,
             created: None,
             fence: None,
+            behind: Arc::default(),
             called: false,
             stray: false,
             long: false,
@@ -387,7 +388,7 @@ impl Etcd {
 fn before(line: RangeRequest, mode: Mode) -> Vec<RequestOp> {
     match mode {
         Mode::Exclusive => {
-            vec![ops::range(ops::first(line.clone())), ops::range(ops::last(line, 2))]
+            vec![ops::range(ops::first(line.clone(), 1)), ops::range(ops::last(line, 2))]
         }
         Mode::Shared | Mode::Permits { .. } => vec![ops::range(short(line))],
     }

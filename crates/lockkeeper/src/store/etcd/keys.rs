@@ -5,7 +5,8 @@
 //! ROOT/l/NAME!read/SESSION-SLOT                a reader
 //! ROOT/l/NAME!sem/CAPACITY/SESSION-SLOT-WEIGHT
 //! ROOT/c/NAME!                                 the name's cell
-//! ROOT/s/SESSION/…                             a session's leases and its mailbox
+//! ROOT/s/SESSION/NUMBER                        a session's leases
+//! ROOT/s/SESSION/evicted, …/turn               a session's mailbox: it is told of what happens to its tickets
 //! ROOT/x/TICKET-SESSION                        a ticket that must not enter any more
 //! ROOT/id                                      the identity of the data
 //! ```
@@ -116,8 +117,19 @@ impl Keys {
     }
 
     /// Where a session is told of its evictions.
-    pub(super) fn mailbox(&self, session: i64) -> Vec<u8> {
+    pub(super) fn evicted(&self, session: i64) -> Vec<u8> {
         format!("{}/s/{session:016x}/evicted", self.root).into_bytes()
+    }
+
+    /// Where a session is told that the turn of one of its tickets has come.
+    pub(super) fn turn(&self, session: i64) -> Vec<u8> {
+        format!("{}/s/{session:016x}/turn", self.root).into_bytes()
+    }
+
+    /// Where a session is told anything. The numbers of its leases sort before it.
+    pub(super) fn mailbox(&self, session: i64) -> Span {
+        let after_numbers = format!("{}/s/{session:016x}/a", self.root).into_bytes();
+        Span { from: after_numbers, ..self.session(session) }
     }
 
     fn line_text(&self, name: &Name) -> String {
@@ -163,6 +175,16 @@ impl Keys {
             false => key(format!("{:02x}", ticket.lane() % SLOTS)),
         };
         Seats { slot, own }
+    }
+
+    /// What the key of an exclusive ticket ends with.
+    pub(super) fn seat<'a>(&self, name: &Name, key: &'a [u8]) -> Option<&'a str> {
+        std::str::from_utf8(key).ok()?.strip_prefix(&self.class(name, Mode::Exclusive))
+    }
+
+    /// The key of an exclusive ticket that ends so.
+    pub(super) fn at_seat(&self, name: &Name, seat: &str) -> Vec<u8> {
+        (self.class(name, Mode::Exclusive) + seat).into_bytes()
     }
 
     /// Where tickets of the line would be that have another capacity.

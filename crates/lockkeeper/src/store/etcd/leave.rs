@@ -6,6 +6,7 @@ use super::{
     row::{Row, State},
     sessions::{Known, tag},
     standing::{Queue, Standing},
+    turn,
 };
 use crate::{
     clock::Moment,
@@ -48,7 +49,7 @@ impl Etcd {
     }
 
     pub(super) async fn leave_line(&self, ask: Leave) -> StoreResult<Left> {
-        let Place { session, ticket, .. } = &ask.place;
+        let Place { session, name, ticket } = &ask.place;
         let known = self.sessions.with(*session, |life| life.tickets.get(ticket).cloned());
         let known = known.flatten();
         let mark = if ask.stray || known.as_ref().is_some_and(|known| known.stray) {
@@ -59,10 +60,11 @@ impl Etcd {
         };
         let marked = !mark.is_empty();
         let left = match known {
-            Some(Known { key, created: Some(created), lease, fence: Some(_), .. })
+            Some(Known { key, created: Some(created), lease, fence: Some(_), behind, .. })
                 if ask.keep.is_none() =>
             {
-                self.release(&key, created, lease, mark).await
+                let next = turn::pass_on(&self.keys, name, &behind);
+                self.release(&key, created, lease, mark, next).await
             }
             _ => self.find_and_leave(&ask, mark).await,
         };
@@ -80,17 +82,20 @@ impl Etcd {
     }
 
     /// Leaves a granted ticket: one transaction. If the key was created at another time it is another
-    /// ticket's by now. What another has kept is not ours any more, and belongs to another lease.
+    /// ticket's by now. What another has kept is not ours any more, and belongs to another lease. The
+    /// next one is told, if it is known.
     async fn release(
         &self,
         key: &[u8],
         created: i64,
         lease: i64,
         mark: Vec<RequestOp>,
+        next: Option<RequestOp>,
     ) -> StoreResult<Left> {
         let compare = vec![ops::created(key, created), ops::leased(key, lease)];
         let mut success = mark.clone();
         success.push(ops::delete(key));
+        success.extend(next);
         let ask = TxnRequest { compare, success, failure: mark };
         let answer = self.client.txn(ask, Nature::Once).await?;
         Ok(if answer.succeeded { Left::Released } else { Left::Gone })
@@ -114,7 +119,7 @@ impl Etcd {
             let Some(at) = queue.own(*ticket, tag(*session)) else { return Ok(Left::Gone) };
             let (own, granted) = (&queue.0[at], at < queue.admitted());
             let Some(keep) = ask.keep.filter(|_| granted) else {
-                let left = self.release(&own.key, own.created, own.lease, Vec::new()).await?;
+                let left = self.release(&own.key, own.created, own.lease, Vec::new(), None).await?;
                 let withdrawn = left == Left::Released && !granted;
                 return Ok(if withdrawn { Left::Withdrawn } else { left });
             };

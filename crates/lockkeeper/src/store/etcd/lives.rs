@@ -125,9 +125,9 @@ impl Etcd {
 
     /// How many leases a session has, by what is written about it; and how often it was evicted.
     fn shards_of(&self, session: SessionId, kvs: &[super::proto::KeyValue]) -> (usize, u64) {
-        let mailbox = self.keys.mailbox(tag(session));
-        let evictions = kvs.iter().find(|kv| kv.key == mailbox).map_or(0, |kv| kv.version);
-        let shards = kvs.iter().filter(|kv| kv.key != mailbox).count();
+        let (evicted, mailbox) = (self.keys.evicted(tag(session)), self.keys.mailbox(tag(session)));
+        let evictions = kvs.iter().find(|kv| kv.key == evicted).map_or(0, |kv| kv.version);
+        let shards = kvs.iter().filter(|kv| kv.key < mailbox.from).count();
         (shards, u64::try_from(evictions).unwrap_or(0))
     }
 

@@ -9,8 +9,8 @@
 //! | round trips | enter 1 (2 where a line that was free the last time is taken, and for readers and permits in a line of more than 64 tickets), leave 1, poll 1, renew 1 and a read beside it, check 1, write 1, annotate 2 |
 //!
 //! Who may go is decided here, from a linearizable read of the line, by the one rule of
-//! [`admission`](crate::admission); nothing is written when a lock passes on. A try is one transaction
-//! that puts the ticket only if nobody stands in the way, and leaves nothing otherwise.
+//! [`admission`](crate::admission), or heard from the one before, who told it when it left. A try is one
+//! transaction that puts the ticket only if nobody stands in the way, and leaves nothing otherwise.
 //!
 //! Raw mode (`?raw=true`) uses the keys of etcd's own clients, so that `etcdctl lock`, the Go library
 //! and others stand in the same line; the layout is in `keys.rs`.
@@ -32,6 +32,7 @@ mod row;
 mod sessions;
 mod show;
 mod standing;
+mod turn;
 mod watch;
 mod wire;
 

@@ -94,10 +94,10 @@ pub(super) fn all(span: &Span) -> RangeRequest {
     RangeRequest { key, range_end, ..RangeRequest::default() }
 }
 
-/// Of what this asks for, only what was created first.
-pub(super) fn first(ask: RangeRequest) -> RangeRequest {
+/// Of what this asks for, only the keys that were created first.
+pub(super) fn first(ask: RangeRequest, limit: i64) -> RangeRequest {
     let (sort_order, sort_target) = (ASCENDING, BY_CREATION);
-    RangeRequest { sort_order, sort_target, limit: 1, ..ask }
+    RangeRequest { sort_order, sort_target, limit, ..ask }
 }
 
 /// Of what this asks for, only the keys that were created last.

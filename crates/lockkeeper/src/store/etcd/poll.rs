@@ -5,6 +5,7 @@ use super::{
     proto::{Headed as _, RangeRequest, RangeResponse, TxnRequest},
     sessions::{Known, tag},
     standing::{Blocker, Queue},
+    turn,
     watch::Target,
 };
 use crate::{
@@ -119,7 +120,7 @@ impl Etcd {
     /// and no majority is asked. What is there was committed: whoever stood before the ticket is gone for
     /// good, and the ticket was there after that. What is old only says to wait on, and from there on
     /// is watched; but that the ticket is gone is not believed. Who needs the line for himself only looks
-    /// who is its first.
+    /// who is its first, and who stands behind.
     async fn answer_the_call(
         &self,
         session: SessionId,
@@ -135,17 +136,32 @@ impl Etcd {
         let place = Place { session, name: name.clone(), ticket };
         let ask = self.ask(session, name, ticket);
         let known = self.sessions.with(session, |life| life.tickets.get(&ticket).cloned());
-        let ask = match known.flatten() {
-            Some(Known { mode: Mode::Exclusive, created: Some(_), fence: None, .. }) => {
-                RangeRequest { keys_only: true, ..ops::first(ask) }
+        let alone = matches!(
+            known.flatten(),
+            Some(Known { mode: Mode::Exclusive, created: Some(_), fence: None, .. })
+        );
+        let ask = match alone {
+            true => {
+                let line = RangeRequest { max_create_revision: 0, keys_only: true, ..ask };
+                ops::first(line, turn::READ)
             }
-            _ => ask,
+            false => ask,
         };
         let line = self.client.glance(ask).await.ok()?;
         let revision = line.revision();
         let queue = self.named(&place, line);
-        queue.own(ticket, tag(session))?;
-        Some(self.verdict(&place, &queue, revision))
+        let at = queue.own(ticket, tag(session))?;
+        if alone && at > 0 {
+            return None;
+        }
+        let stand = self.verdict(&place, &queue, revision);
+        if alone {
+            let behind = turn::behind(&self.keys, name, &queue);
+            self.sessions.with(session, |life| {
+                life.tickets.entry(ticket).and_modify(|known| known.behind = behind);
+            });
+        }
+        Some(stand)
     }
 
     /// What to read to know how a ticket stands. A grant that was seen stands as long as its key does.
@@ -225,6 +241,7 @@ impl Etcd {
         let target = Target {
             ticket: *ticket,
             own: own.key.clone(),
+            created: own.created,
             blocker,
             excess: queue.excess(at),
             ahead: if anyone { queue.ahead(at) } else { HashMap::new() },

@@ -1,6 +1,6 @@
 //! What a handle knows of its sessions: their leases, their tickets, and who hears of changes.
 
-use super::watch::Ear;
+use super::{turn::Next, watch::Ear};
 use crate::{
     clock::Moment,
     name::Name,
@@ -9,7 +9,7 @@ use crate::{
 };
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 /// A lease gets slow with many keys, so a session takes another one after so many.
@@ -78,6 +78,8 @@ pub(super) struct Known {
     pub(super) created: Option<i64>,
     /// The number of its grant, once that was seen.
     pub(super) fence: Option<u64>,
+    /// Who stands right behind it, as far as it knows, once it was granted.
+    pub(super) behind: Arc<[Next]>,
     /// Who stood in its way has left, as a watch has told.
     pub(super) called: bool,
     /// A copy of its enter may still come.
@@ -92,7 +94,7 @@ impl Known {
     /// The ticket stands in its line since this revision. Evicted and entered anew, it is another one.
     pub(super) fn born(&mut self, created: i64) {
         if self.created != Some(created) {
-            (self.created, self.fence) = (Some(created), None);
+            (self.created, self.fence, self.behind) = (Some(created), None, Arc::default());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A line as it was read, and who of it may go.
 //!
-//! Nothing is written when a ticket is granted. A ticket is granted when the line up to it fits the
+//! Nothing has to be written for a grant. A ticket is granted when the line up to it fits the
 //! capacity; as tickets only leave, a grant that was seen once stands until its key is gone.
 
 use super::{

@@ -4,24 +4,25 @@
 //! A watch begins where the read ended that found the ticket waiting, so nothing falls between the
 //! two. What is not urgent waits for a moment: a watch of one's own key, and the end of a watch that has
 //! served, since keys are used again. A lock that goes round quickly goes round without either. The
-//! session's mailbox, where evictions are told, is watched all the time. When the stream breaks nothing
-//! is resumed: the core polls, and every poll watches anew.
+//! session's mailbox, where it is told of evictions and of turns that have come, is watched all the
+//! time. When the stream breaks nothing is resumed: the core polls, and every poll watches anew.
 
 use super::{
     Etcd, KIND, error,
     keys::Span,
     proto::{
-        Event, Headed as _, NO_PUT, WatchAsk, WatchCancelRequest, WatchCreateRequest, WatchRequest,
-        WatchResponse,
+        Headed as _, KeyValue, NO_PUT, WatchAsk, WatchCancelRequest, WatchCreateRequest,
+        WatchRequest, WatchResponse,
     },
     sessions::tag,
     standing::Blocker,
+    turn::Letter,
 };
 use crate::{
     clock::Moment,
     error::{StoreError, Trouble},
     store::{Hints, StoreResult},
-    ticket::{SessionId, TicketId},
+    ticket::{Place, SessionId, TicketId},
 };
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
@@ -44,6 +45,7 @@ enum Wish {
 pub(super) struct Target {
     pub(super) ticket: TicketId,
     pub(super) own: Vec<u8>,
+    pub(super) created: i64,
     pub(super) blocker: Blocker,
     pub(super) line: Span,
     /// What has to leave the line before the ticket fits, and who stands there with which weight; told
@@ -88,6 +90,11 @@ struct Watches {
     last: i64,
     all: HashMap<i64, Watched>,
     tickets: HashMap<TicketId, Waiting>,
+    /// Which ticket was created at a revision.
+    born: HashMap<i64, TicketId>,
+    /// Whose turn seems to have come. They are called when all that has arrived was heard: a letter may
+    /// be among it.
+    called: Vec<TicketId>,
     /// Who does not watch its own key yet.
     bare: Vec<TicketId>,
     /// Watches that have served, by their keys: the next one may want the same.
@@ -113,6 +120,7 @@ struct Watched {
 struct Waiting {
     blocker: Blocker,
     own: Vec<u8>,
+    created: i64,
     excess: u64,
     ahead: HashMap<Vec<u8>, u32>,
     from: i64,
@@ -138,9 +146,9 @@ impl Watches {
         (id, Some(create(id, span, from, true)))
     }
 
-    /// Watches what a ticket waits for, and calls it if that has happened already.
-    fn watch(&mut self, target: Target, to: &Calls<'_>) -> Vec<WatchRequest> {
-        let Target { ticket, own, blocker, line, excess, ahead, from } = target;
+    /// Watches what a ticket waits for; it is to be called if that has happened already.
+    fn watch(&mut self, target: Target) -> Vec<WatchRequest> {
+        let Target { ticket, own, created, blocker, line, excess, ahead, from } = target;
         if self.tickets.get(&ticket).is_some_and(|present| present.blocker == blocker) {
             return Vec::new();
         }
@@ -152,10 +160,12 @@ impl Watches {
             }
             Blocker::Anyone => self.add(Meaning::Moved(ticket), line, from),
         };
-        self.tickets.insert(ticket, Waiting { blocker, own, excess, ahead, from, ids: vec![id] });
+        let ids = vec![id];
+        let waiting = Waiting { blocker, own, created, excess, ahead, from, ids };
+        self.tickets.insert(ticket, waiting);
+        self.born.insert(created, ticket);
         if self.has_heard(id, from) {
-            self.forget(ticket);
-            to.call(ticket);
+            self.called.push(ticket);
         }
         let Some(ask) = ask else { return Vec::new() };
         let mut asks = self.cancel_spent();
@@ -179,8 +189,9 @@ impl Watches {
     }
 
     fn forget(&mut self, ticket: TicketId) {
-        let ids = self.tickets.remove(&ticket).map(|waiting| waiting.ids).unwrap_or_default();
-        for id in ids {
+        let Some(waiting) = self.tickets.remove(&ticket) else { return };
+        self.born.remove(&waiting.created);
+        for id in waiting.ids {
             let Some(watched) = self.all.get_mut(&id) else { continue };
             watched.meaning = None;
             match watched.key.clone() {
@@ -220,7 +231,8 @@ impl Watches {
     /// Drops the hints that a response gives rise to.
     fn hear(&mut self, response: &WatchResponse, to: &Calls<'_>) {
         if response.watch_id == MAILBOX {
-            response.events.iter().filter_map(evicted).for_each(|ticket| to.hints.ended(ticket));
+            let letters = response.events.iter().filter_map(|event| event.kv.as_ref());
+            letters.for_each(|letter| self.open(letter, to));
             return;
         }
         let Some(watched) = self.all.get_mut(&response.watch_id) else { return };
@@ -253,22 +265,39 @@ impl Watches {
                     to.hints.ended(ticket);
                     self.forget(ticket);
                 }
-                Moved::Fits => {
-                    to.call(ticket);
-                    self.forget(ticket);
-                }
+                Moved::Fits => self.called.push(ticket),
                 Moved::NotYet => {}
             },
-            // The next poll says what to watch then; a watch that was refused is made anew.
+            Meaning::MayGo(ticket) if !response.canceled => self.called.push(ticket),
+            // A watch that was refused is made anew, when the next poll says what to watch then.
             Meaning::MayGo(ticket) | Meaning::Ended(ticket) | Meaning::Moved(ticket) => {
                 self.forget(ticket);
-                match response.canceled {
-                    true => {
-                        self.drop_spare(response.watch_id);
-                        to.hints.look(Some(ticket));
-                    }
-                    false => to.call(ticket),
-                }
+                self.drop_spare(response.watch_id);
+                to.hints.look(Some(ticket));
+            }
+        }
+    }
+
+    /// Reads what came into the mailbox. A turn of a ticket that does not wait any more, or does not yet,
+    /// is no news, or will be found out.
+    fn open(&mut self, letter: &KeyValue, to: &Calls<'_>) {
+        if letter.key != to.etcd.keys.turn(tag(to.session)) {
+            evicted(letter).into_iter().for_each(|ticket| to.hints.ended(ticket));
+        } else if let Some(turn) = Letter::read(&letter.value)
+            && let Some(ticket) = self.born.get(&turn.created).copied()
+        {
+            self.forget(ticket);
+            to.grant(ticket, &turn, letter.mod_revision);
+        }
+    }
+
+    /// Calls those whose turn seems to have come, and who have not heard more. The next poll says what to
+    /// watch then.
+    fn call(&mut self, to: &Calls<'_>) {
+        for ticket in std::mem::take(&mut self.called) {
+            if self.tickets.contains_key(&ticket) {
+                self.forget(ticket);
+                to.call(ticket);
             }
         }
     }
@@ -320,6 +349,22 @@ impl Calls<'_> {
         });
         self.hints.look(Some(ticket));
     }
+
+    /// The ticket's turn has come, as it was told at this revision.
+    fn grant(&self, ticket: TicketId, turn: &Letter, revision: i64) {
+        let session = self.session;
+        let known = self.etcd.sessions.with(session, |life| {
+            let known =
+                life.tickets.get_mut(&ticket).filter(|k| k.created == Some(turn.created))?;
+            known.behind = Arc::clone(&turn.behind);
+            Some(known.name.clone())
+        });
+        if let Some(name) = known.flatten() {
+            let place = Place { session, name, ticket };
+            let fence = self.etcd.note_grant(&place, turn.created, revision);
+            self.hints.granted(ticket, fence);
+        }
+    }
 }
 
 /// How a ticket stands after others have left its line.
@@ -336,8 +381,8 @@ fn is_refusal(response: &WatchResponse) -> bool {
     response.canceled && (whole || response.created)
 }
 
-fn evicted(event: &Event) -> Option<TicketId> {
-    std::str::from_utf8(&event.kv.as_ref()?.value).ok()?.parse().ok()
+fn evicted(letter: &KeyValue) -> Option<TicketId> {
+    std::str::from_utf8(&letter.value).ok()?.parse().ok()
 }
 
 fn create(watch_id: i64, span: Span, from: i64, deletes_only: bool) -> WatchRequest {
@@ -375,8 +420,7 @@ impl Etcd {
         to: &dyn Hints,
     ) -> StoreResult<()> {
         let (asks, sent) = mpsc::unbounded_channel();
-        let mailbox = Span { from: self.keys.mailbox(tag(session)), to: Vec::new() };
-        let _ = asks.send(create(MAILBOX, mailbox, 0, false));
+        let _ = asks.send(create(MAILBOX, self.keys.mailbox(tag(session)), 0, false));
         let logins = self.client.logins();
         let (turn, mut stream) = self.client.watch(UnboundedReceiverStream::new(sent)).await?;
         let mut watches = Watches::default();
@@ -387,20 +431,10 @@ impl Etcd {
                 catch_up = self.clock.now() + LATER;
             }
             let more = tokio::select! {
+                // What has arrived comes first, so that nobody is called who is told more than that.
+                biased;
                 // Another endpoint is used now, so something is wrong with this one.
                 () = self.client.turned(turn) => return Ok(()),
-                wish = wishes.recv() => match wish {
-                    Some(Wish::Watch(target)) => watches.watch(*target, &calls),
-                    Some(Wish::Forget(ticket)) => {
-                        watches.forget(ticket);
-                        Vec::new()
-                    }
-                    None => return Ok(()),
-                },
-                () = self.clock.sleep_until(catch_up) => {
-                    catch_up = Moment::NEVER;
-                    watches.catch_up(&calls)
-                }
                 response = stream.next() => {
                     let Some(response) = response else { return Ok(()) };
                     let response = response.map_err(|status| error::of(status).error)?;
@@ -418,6 +452,22 @@ impl Etcd {
                     }
                     watches.hear(&response, &calls);
                     Vec::new()
+                }
+                () = std::future::ready(()), if !watches.called.is_empty() => {
+                    watches.call(&calls);
+                    Vec::new()
+                }
+                wish = wishes.recv() => match wish {
+                    Some(Wish::Watch(target)) => watches.watch(*target),
+                    Some(Wish::Forget(ticket)) => {
+                        watches.forget(ticket);
+                        Vec::new()
+                    }
+                    None => return Ok(()),
+                },
+                () = self.clock.sleep_until(catch_up) => {
+                    catch_up = Moment::NEVER;
+                    watches.catch_up(&calls)
                 }
             };
             for ask in more {
