@@ -18,8 +18,6 @@ use std::{
 };
 use tokio::sync::{Notify, oneshot, watch};
 
-/// How long a waiter rests at most although its store wakes it: hints may be lost.
-const SAFETY: Duration = Duration::from_secs(1);
 /// The pauses between polls while no hints come.
 const POLL_FIRST: Duration = Duration::from_millis(5);
 const POLL_MOST: Duration = Duration::from_millis(250);
@@ -263,7 +261,8 @@ impl Desk {
     }
 
     fn rest(&self, waiter: &mut Waiter, wait: &Wait) -> Option<Tell> {
-        let most = if self.deaf.load(Ordering::Acquire) { waiter.pause } else { SAFETY };
+        let deaf = self.deaf.load(Ordering::Acquire);
+        let most = if deaf { waiter.pause } else { Wait::rest_most(wait.ahead) };
         waiter.pause = (waiter.pause * 2).min(POLL_MOST);
         let pause = wait.recheck.min(most).max(PAUSE_LEAST);
         waiter.recheck = Some(self.clock.now() + pause);
@@ -480,6 +479,12 @@ mod tests {
         };
         assert!(enter(true), "it looks again at once");
         assert!(!enter(false), "it waits");
+    }
+
+    #[test]
+    fn who_stands_far_back_looks_less_often_and_who_is_near_every_second() {
+        let seconds = [0, 15, 16, 160, 10_000, usize::MAX].map(|n| Wait::rest_most(n).as_secs());
+        assert_eq!(seconds, [1, 1, 2, 11, 30, 30]);
     }
 
     #[test]

@@ -236,6 +236,16 @@ pub struct Wait {
     pub recheck: Duration,
 }
 
+impl Wait {
+    /// How long one who stands behind so many rests at most although it is woken: hints may be lost. Who
+    /// stands far back is not to go soon, and a line of hundreds is long to read.
+    pub(crate) fn rest_most(ahead: usize) -> Duration {
+        const NEAR: usize = 16;
+        let far = u64::try_from(ahead / NEAR).unwrap_or(u64::MAX);
+        Duration::from_secs(far.saturating_add(1).min(30))
+    }
+}
+
 /// Somebody who holds a lock, for people to see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {

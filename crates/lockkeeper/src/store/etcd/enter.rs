@@ -10,7 +10,7 @@ use super::{
     proto::{Compare, Headed as _, RangeRequest, RequestOp, TxnRequest, TxnResponse},
     row::{Row, State},
     sessions::{Known, tag},
-    standing::Queue,
+    standing::{Queue, RECHECK},
 };
 use crate::{
     error::{Outcome, StoreError, Trouble},
@@ -121,7 +121,8 @@ impl Etcd {
             match self.refused(ask, Manner::Contend, found, traces).await? {
                 Refused::Told(entered) => return Ok(entered),
                 Refused::Line { queue, .. } if !queue.fits(ask.mode) => {
-                    return Ok(Entered::Busy(queue.wait(queue.0.len(), self.wall_ms())));
+                    let wait = queue.wait(queue.0.len(), self.wall_ms());
+                    return Ok(Entered::Busy(Wait { recheck: RECHECK, ..wait }));
                 }
                 Refused::Line { read, slot, .. } => (guard, taken) = (Guard::Since(read), slot),
             }
@@ -308,7 +309,10 @@ impl Etcd {
         self.sessions.with(place.session, |life| life.found_free(&place.name, free));
         Ok(match entered {
             // All others were there before.
-            Entered::Queued(wait) => Entered::Queued(Wait { ahead: length - 1, ..wait }),
+            Entered::Queued(wait) => {
+                let ahead = length - 1;
+                Entered::Queued(Wait { ahead, recheck: Wait::rest_most(ahead), ..wait })
+            }
             entered => entered,
         })
     }
@@ -378,7 +382,8 @@ impl Etcd {
             same_capacity(&queue, ask.mode)?;
             return Ok(Refused::Line { queue, read: revision, slot });
         }
-        let wait = Wait { ahead: usize::try_from(line.count).unwrap_or(0), ..queue.wait(0, 0) };
+        let ahead = usize::try_from(line.count).unwrap_or(0);
+        let wait = Wait { ahead, recheck: RECHECK, ..queue.wait(0, 0) };
         Ok(Refused::Told(Entered::Busy(wait)))
     }
 }

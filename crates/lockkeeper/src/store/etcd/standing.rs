@@ -16,7 +16,7 @@ use crate::{
 };
 use std::{collections::HashMap, time::Duration};
 
-/// When a waiter looks again although it was not woken.
+/// When one who was not let in looks again.
 pub(super) const RECHECK: Duration = Duration::from_secs(1);
 
 /// A ticket in a line.
@@ -159,6 +159,7 @@ impl Queue {
                 at_once.then(|| Duration::from_millis(wall_ms.saturating_sub(row.entered)));
             Some(Holder { owner: row.owner.clone(), note: row.note.clone(), held_for })
         });
-        Wait { ahead, holder, recheck: RECHECK }
+        // Nothing moves here without a write, and writes are watched.
+        Wait { ahead, holder, recheck: Wait::rest_most(ahead) }
     }
 }

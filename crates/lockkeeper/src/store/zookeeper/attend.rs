@@ -5,8 +5,8 @@ use super::{
     conn::{Answer, Fault, Reply},
     data::Card,
     failure,
-    line::{RECHECK, readable},
-    lives::{Held, Life, Rest, Watcher},
+    line::readable,
+    lives::{Life, Watcher},
     names::Queue,
     optional,
     wire::{Code, Request},
@@ -16,12 +16,7 @@ use crate::{
     store::{Holder, Stand, StoreResult, Wait},
     ticket::TicketId,
 };
-use std::time::Duration;
 
-/// So many tickets at the head of a line look at all of it whenever they are asked. Those further back
-/// take the longer the further they are: a line of hundreds is long to read.
-const NEAR: usize = 16;
-const FAR_MOST: Duration = Duration::from_secs(30);
 /// Who is kept out by more than so many watches the whole line instead.
 const CROWD: usize = 32;
 
@@ -33,25 +28,6 @@ pub(super) enum Found {
 }
 
 impl Zookeeper {
-    /// How a ticket far back in its line waits, if nothing was heard since it was last looked at.
-    pub(super) fn resting(
-        &self,
-        life: &Life,
-        ticket: TicketId,
-        held: &Held,
-        connection: u64,
-    ) -> Option<Wait> {
-        let (rest, own) = (held.rest.as_ref()?, held.path.as_ref()?);
-        let far = u32::try_from(rest.ahead / NEAR).unwrap_or(u32::MAX);
-        let until = rest.seen + RECHECK.saturating_mul(far).min(FAR_MOST);
-        let rests = rest.connection == connection && self.now() < until;
-        (rests && life.rests(ticket, own, rest)).then(|| Wait {
-            ahead: rest.ahead,
-            holder: held.holder.clone(),
-            recheck: RECHECK,
-        })
-    }
-
     /// Watches those who keep a waiting ticket out, and the ticket itself.
     pub(super) async fn attend(
         &self,
@@ -71,10 +47,11 @@ impl Zookeeper {
             watched = vec![line.clone()];
         }
         let mut news: Vec<String> = watched.iter().chain([&own]).cloned().collect();
-        life.rest(ticket, Rest { ahead: at, seen: self.now(), watched, connection });
+        life.waits_for(ticket, &watched);
         news.retain(|path| life.watch(connection, path, Watcher::Ticket(ticket)));
-        let waiting =
-            |holder| Found::Standing(Stand::Waiting(Wait { ahead: at, holder, recheck: RECHECK }));
+        // Nothing moves here without a write, and writes are watched.
+        let recheck = Wait::rest_most(at);
+        let waiting = |holder| Found::Standing(Stand::Waiting(Wait { ahead: at, holder, recheck }));
         if news.is_empty() {
             return Ok(waiting(life.held(name, ticket).and_then(|held| held.holder)));
         }

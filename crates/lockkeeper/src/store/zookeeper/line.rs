@@ -26,9 +26,8 @@ use std::{
     time::Duration,
 };
 
-/// When to look again although nothing was heard. Nothing moves here without a write, and writes are
-/// watched.
-pub(super) const RECHECK: Duration = Duration::from_secs(1);
+/// When one who was not let in looks again although nothing was heard.
+const RECHECK: Duration = Duration::from_secs(1);
 /// How many requests are sent at once for what can be many.
 pub(super) const PORTION: usize = 500;
 
@@ -296,21 +295,9 @@ impl Zookeeper {
         life: &Arc<Life>,
         tickets: Vec<(Name, TicketId)>,
     ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
-        let connection = life.link.connect().await?;
-        let (mut stands, mut open, mut known) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, ticket) in tickets {
-            let held = life.held(&name, ticket);
-            if let Some(wait) =
-                held.as_ref().and_then(|h| self.resting(life, ticket, h, connection))
-            {
-                stands.push(Ok((name, ticket, Stand::Waiting(wait))));
-                continue;
-            }
-            // What is known before the lines are listed: only of that a list can say that it is gone.
-            known.push(held.map(|held| held.path.is_some()));
-            open.push((name, ticket));
-        }
-        let tickets = open;
+        // What is known before the lines are listed: only of that a list can say that it is gone.
+        let known = tickets.iter().map(|(name, ticket)| life.held(name, *ticket));
+        let known: Vec<_> = known.map(|held| held.map(|held| held.path.is_some())).collect();
         let mut lines: Vec<(Name, String)> = Vec::new();
         let mut listed = HashSet::new();
         for ((name, _), _) in tickets.iter().zip(&known).filter(|(_, known)| known.is_some()) {
@@ -327,7 +314,7 @@ impl Zookeeper {
                 queues.insert(name.clone(), queue(list)?);
             }
         }
-        let all: Vec<_> = tickets.into_iter().zip(known).collect();
+        let (all, mut stands): (Vec<_>, _) = (tickets.into_iter().zip(known).collect(), Vec::new());
         for some in all.chunks(PORTION) {
             let looks = some.iter().map(|((name, ticket), known)| {
                 self.stand_among(life, name, *ticket, queues.get(name), *known)

@@ -200,15 +200,14 @@ impl State {
     pub(super) fn remove(&mut self, ticket: TicketId) {
         if let Some(held) = self.tickets.remove(&ticket) {
             self.load -= held.load;
-            self.unwatch(ticket, held.rest, &[]);
+            self.unwatch(ticket, held.watched, &[]);
         }
     }
 
     /// A ticket waits in another way than before, or no longer: of what it watched it wants to hear nothing
     /// but this. The rest may stay where it is for long.
-    fn unwatch(&mut self, ticket: TicketId, before: Option<Rest>, but: &[String]) {
-        let watched = before.into_iter().flat_map(|rest| rest.watched);
-        for path in watched.filter(|path| !but.contains(path)) {
+    fn unwatch(&mut self, ticket: TicketId, before: Vec<String>, but: &[String]) {
+        for path in before.into_iter().filter(|path| !but.contains(path)) {
             if let Entry::Occupied(mut watchers) = self.watches.entry(path) {
                 watchers.get_mut().remove(&Watcher::Ticket(ticket));
                 if watchers.get().is_empty() {
@@ -235,19 +234,8 @@ pub(super) struct Held {
     pub(super) leaving: bool,
     /// Who held the lock when it was last looked at.
     pub(super) holder: Option<Holder>,
-    /// How it waits.
-    pub(super) rest: Option<Rest>,
-}
-
-/// A ticket that waits, and is told when it should look again.
-#[derive(Clone, Debug)]
-pub(super) struct Rest {
-    /// How many stood before it, and when.
-    pub(super) ahead: usize,
-    pub(super) seen: Moment,
-    /// What it watches, and on which connection.
-    pub(super) watched: Vec<String>,
-    pub(super) connection: u64,
+    /// What it watches while it waits, besides itself.
+    watched: Vec<String>,
 }
 
 /// Who wants to hear of a node.
@@ -294,7 +282,7 @@ impl Life {
             granted: false,
             leaving: false,
             holder: None,
-            rest: None,
+            watched: Vec::new(),
         };
         let mut state = self.state();
         state.remove(ticket);
@@ -317,13 +305,12 @@ impl Life {
         }
     }
 
-    /// Notes how a ticket waits.
-    pub(super) fn rest(&self, ticket: TicketId, rest: Rest) {
+    /// Notes what a ticket waits for.
+    pub(super) fn waits_for(&self, ticket: TicketId, watched: &[String]) {
         let mut state = self.state();
         let Some(held) = state.tickets.get_mut(&ticket) else { return };
-        let watched = rest.watched.clone();
-        let before = held.rest.replace(rest);
-        state.unwatch(ticket, before, &watched);
+        let before = std::mem::replace(&mut held.watched, watched.to_vec());
+        state.unwatch(ticket, before, watched);
     }
 
     /// Notes that a ticket was admitted.
@@ -331,7 +318,7 @@ impl Life {
         let mut state = self.state();
         let Some(held) = state.tickets.get_mut(&ticket) else { return };
         held.granted = true;
-        let before = held.rest.take();
+        let before = std::mem::take(&mut held.watched);
         state.unwatch(ticket, before, &[]);
     }
 
@@ -349,15 +336,6 @@ impl Life {
             state.watched_over = connection;
         }
         state.watches.entry(path.to_owned()).or_default().insert(watcher)
-    }
-
-    /// Whether nothing was heard since then of what a waiting ticket watches.
-    pub(super) fn rests(&self, ticket: TicketId, own: &str, rest: &Rest) -> bool {
-        let state = self.state();
-        let watcher = Watcher::Ticket(ticket);
-        let watched = |path: &str| state.watches.get(path).is_some_and(|w| w.contains(&watcher));
-        let all = rest.watched.iter().all(|path| watched(path));
-        state.watched_over == rest.connection && watched(own) && all
     }
 
     /// The watch did not come about.

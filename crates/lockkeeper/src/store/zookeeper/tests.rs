@@ -4,7 +4,7 @@
 use super::{
     Zookeeper,
     link::{Lasting, Link},
-    lives::{Life, Rest, Watcher},
+    lives::{Life, Watcher},
     plan::Plan,
     scripted::{Ask, Guest, SESSION, Server, TIMEOUT, checked, created, data, names, stat},
 };
@@ -413,8 +413,7 @@ async fn one_who_waits_no_more_is_told_nothing() {
     let [granted, gone, waits] = [(); 3].map(|()| TicketId::random());
     for ticket in [granted, gone, waits] {
         life.begin(&name("a"), "/a", ticket);
-        let watched = vec!["/a/1".to_owned()];
-        life.rest(ticket, Rest { ahead: 1, seen: Moment::NEVER, watched, connection: 1 });
+        life.waits_for(ticket, &["/a/1".to_owned()]);
         assert!(life.watch(1, "/a/1", Watcher::Ticket(ticket)));
     }
     life.granted(granted);
