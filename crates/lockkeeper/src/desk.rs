@@ -77,6 +77,8 @@ struct Waiter {
     recheck: Option<Moment>,
     /// A hint has come before that answer, which may be older than the hint.
     hinted: bool,
+    /// Somebody else has ended it before it was held: the grant is no more worth than that.
+    ended: bool,
     pause: Duration,
     /// Taken when the grant has been told; the entry stays until the ticket is held or left, so that
     /// the ticket is known all the time.
@@ -234,6 +236,7 @@ impl Desk {
             name: name.clone(),
             recheck: None,
             hinted: false,
+            ended: false,
             pause: POLL_FIRST,
             turn: Some(turn),
             tell,
@@ -274,7 +277,10 @@ impl Desk {
         let timed = grip.max_hold.is_some();
         {
             let mut book = self.book();
-            book.waiting.remove(&ticket);
+            if book.waiting.remove(&ticket).is_some_and(|waiter| waiter.ended) {
+                grip.end(Loss::Evicted);
+                return;
+            }
             book.held.insert(ticket, grip);
         }
         if timed {
@@ -426,7 +432,13 @@ impl Hints for Desk {
 
     fn ended(&self, ticket: TicketId) {
         drop(self.answered(ticket));
-        let grip = self.book().held.remove(&ticket);
+        let grip = {
+            let mut book = self.book();
+            if let Some(waiter) = book.waiting.get_mut(&ticket) {
+                (waiter.ended, waiter.hinted) = (true, true);
+            }
+            book.held.remove(&ticket)
+        };
         if let Some(grip) = grip {
             grip.end(Loss::Evicted);
         }
@@ -479,6 +491,26 @@ mod tests {
         };
         assert!(enter(true), "it looks again at once");
         assert!(!enter(false), "it waits");
+    }
+
+    #[test]
+    fn who_is_ended_between_its_grant_and_its_hold_holds_nothing() {
+        let desk = Desk::new(Clock::system(), Moment::NEVER);
+        let take = |ended: bool| {
+            let (name, ticket) = (Name::new("a").unwrap(), TicketId::random());
+            let mut turn = desk.listen(ticket, &name, None);
+            desk.queued(ticket, &Wait { ahead: 1, holder: None, recheck: Duration::MAX });
+            desk.granted(ticket, 7);
+            if ended {
+                desk.ended(ticket);
+            }
+            assert_eq!(turn.try_recv(), Ok(7));
+            let grip = Grip::new(name, None);
+            desk.hold(ticket, Arc::clone(&grip));
+            grip.why.get().copied()
+        };
+        assert_eq!(take(true), Some(Loss::Evicted));
+        assert_eq!(take(false), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 /// The first port that we take: below it there are the well known ones.
 const FIRST: u16 = 10_000;
@@ -29,10 +29,11 @@ pub(crate) fn free(count: usize) -> Result<Vec<u16>> {
     let mut handed_out = HANDED_OUT.lock().unwrap_or_else(PoisonError::into_inner);
     let (range, random) = (ours(), RandomState::new());
     let mut ports = Vec::with_capacity(count);
-    for attempt in 0..ATTEMPTS {
+    for attempt in 0.. {
         if ports.len() == count {
-            return Ok(ports);
+            break;
         }
+        ensure!(attempt < ATTEMPTS, "no free local port in {range:?}");
         let port = range.start + (random.hash_one(attempt) % range.len() as u64) as u16;
         let is_free = || TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
         if !handed_out.contains(&port) && is_free() {
@@ -40,7 +41,7 @@ pub(crate) fn free(count: usize) -> Result<Vec<u16>> {
             ports.push(port);
         }
     }
-    bail!("no free local port in {range:?}")
+    Ok(ports)
 }
 
 /// The ports below those that the system gives to connections that go out.

@@ -301,6 +301,38 @@ async fn what_could_not_be_left_while_the_server_was_full_is_left_later() {
     keeper.close().await;
 }
 
+/// A release also tells the next one. Here the store refuses that, because the lease is gone to which
+/// the next one's keys belonged: the lock is released all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_next_one_that_cannot_be_told_holds_up_no_release() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let mut keepers = Vec::new();
+    for _ in 0..3 {
+        keepers.push(Keeper::connect(server.url()).await.expect("it answers"));
+    }
+    let first = keepers[0].lock("a").await.expect("free");
+    let store = keepers[0].store();
+    let second = tokio::spawn(keepers[1].lock("a").into_future());
+    until_length(store, "a", 2).await;
+    let third = tokio::spawn(keepers[2].lock("a").into_future());
+    until_length(store, "a", 3).await;
+    first.release().await.expect("released");
+    let second = soon("the grant", second).await.expect("no panic").expect("granted");
+    let newest_first =
+        json!({ "key": "AA==", "range_end": "AA==", "sort_order": 2, "sort_target": 2 });
+    let all = ask(&server, "/v3/kv/range", &newest_first);
+    let all = all["kvs"].as_array().expect("keys");
+    let lease = &all[0]["lease"];
+    for kv in all.iter().filter(|kv| kv["lease"] == *lease) {
+        ask(&server, "/v3/kv/put", &json!({ "key": kv["key"], "ignore_value": true }));
+    }
+    ask(&server, "/v3/lease/revoke", &json!({ "ID": lease }));
+    until_length(store, "a", 2).await;
+    second.release().await.expect("released");
+    until_length(store, "a", 1).await;
+    third.abort();
+}
+
 /// A restart makes the server forget all tokens. Whoever asks then gets a new one, or waits until
 /// somebody else has got it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

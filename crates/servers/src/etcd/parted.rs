@@ -70,8 +70,9 @@ fn processes(site: &Site) -> Result<Vec<Process>> {
     let ports = |part: usize| &site.ports[part * MEMBERS..(part + 1) * MEMBERS];
     let (clients, peers, doors) = (ports(0), ports(1), ports(2));
     let gates = Arc::new(Gates::default());
-    for (member, (door, peer)) in doors.iter().zip(peers).enumerate() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, *door))?;
+    let listeners = doors.iter().map(|door| TcpListener::bind((Ipv4Addr::LOCALHOST, *door)));
+    let listeners: Vec<_> = listeners.collect::<io::Result<_>>()?;
+    for (member, (listener, peer)) in listeners.into_iter().zip(peers).enumerate() {
         let (gates, peer) = (Arc::clone(&gates), *peer);
         thread::spawn(move || gates.guard(member, &listener, peer));
     }

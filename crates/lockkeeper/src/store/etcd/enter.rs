@@ -260,15 +260,15 @@ impl Etcd {
     /// The number of a grant: the create revision. Among other clients' locks it is the revision at
     /// which the grant was seen, as theirs is, so that all numbers of a line grow together.
     pub(super) fn note_grant(&self, place: &Place, created: i64, seen: i64) -> u64 {
-        let number = if self.keys.is_raw() { seen.max(created) } else { created };
-        let number = u64::try_from(number).unwrap_or(0);
-        let noted = self.sessions.with(place.session, |life| {
-            life.hear_no_more(place.ticket);
-            let known = life.tickets.get_mut(&place.ticket)?;
-            known.born(created);
-            Some(*known.fence.get_or_insert(number))
-        });
+        let number = self.fence_of(created, seen);
+        let Place { session, ticket, .. } = place;
+        let noted = self.sessions.with(*session, |life| life.granted(*ticket, created, number));
         noted.flatten().unwrap_or(number)
+    }
+
+    pub(super) fn fence_of(&self, created: i64, seen: i64) -> u64 {
+        let number = if self.keys.is_raw() { seen.max(created) } else { created };
+        u64::try_from(number).unwrap_or(0)
     }
 
     /// The ticket has been put into a line in which others stand.
@@ -283,8 +283,7 @@ impl Etcd {
         let mut line = answers.skip().range()?;
         let (length, long) = (usize::try_from(line.count).unwrap_or(0), line.count > SHORT);
         self.sessions.with(place.session, |life| {
-            if let Some(known) = life.tickets.get_mut(&place.ticket) {
-                known.born(revision);
+            if let Some(known) = life.born(place.ticket, revision) {
                 known.long = long;
             }
         });
@@ -353,10 +352,9 @@ impl Etcd {
             traces.written = true;
             let own = &seats.0[at];
             self.sessions.with(*session, |life| {
-                if let Some(known) = life.tickets.get_mut(ticket) {
+                if let Some(known) = life.born(*ticket, own.created) {
                     (known.lease, known.long) = (own.lease, line.count > SHORT);
                     known.key.clone_from(&own.key);
-                    known.born(own.created);
                 }
             });
             if line.count > SHORT {

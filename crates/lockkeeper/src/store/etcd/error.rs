@@ -35,7 +35,9 @@ pub(super) fn of(status: Status) -> Failure {
     let trouble = if unsent { Trouble::Unavailable } else { trouble(status.code(), text) };
     let endpoint = trouble == Trouble::Unavailable;
     let refused = unsent || text == NO_LEADER || text == TOO_MANY;
-    let outcome = if endpoint && !refused { Outcome::Unknown } else { Outcome::NotApplied };
+    // A server that gets full says so also of the write that made it so.
+    let unsure = (endpoint && !refused) || trouble == Trouble::Full;
+    let outcome = if unsure { Outcome::Unknown } else { Outcome::NotApplied };
     let what = if text.is_empty() { status.code().to_string() } else { text.to_owned() };
     let error = StoreError { outcome, ..StoreError::not_applied(KIND, trouble, what) };
     Failure { error: error.because(status), endpoint, token }
@@ -123,7 +125,7 @@ mod tests {
             (
                 Status::resource_exhausted("etcdserver: mvcc: database space exceeded"),
                 Trouble::Full,
-                Outcome::NotApplied,
+                Outcome::Unknown,
             ),
             (Status::resource_exhausted(TOO_MANY), Trouble::Unavailable, Outcome::NotApplied),
             (Status::unknown("no trailers came"), Trouble::Unavailable, Outcome::Unknown),

@@ -64,12 +64,13 @@ impl Etcd {
                 if ask.keep.is_none() =>
             {
                 let next = turn::pass_on(&self.keys, name, &behind);
-                self.release(&key, created, lease, mark, next).await
+                self.release_and_tell(&key, created, lease, mark, next).await
             }
             _ => self.find_and_leave(&ask, mark).await,
         };
         let left = match left {
-            // It can only be the marks' lease: somebody has revoked it.
+            // It can only be the marks' lease, since the next one is not told of it any more: somebody has
+            // revoked it.
             Err(e) if marked && error::lease_gone(&e) => {
                 *self.strays.present() = None;
                 let what = "the lease of closed tickets' marks was revoked";
@@ -79,6 +80,26 @@ impl Etcd {
         };
         self.sessions.with(*session, |life| life.detach(*session, *ticket));
         Ok(left)
+    }
+
+    /// Leaves a granted ticket, and tells the next one. That is a favour: whatever the store has against
+    /// it must not hold up the release. A server that gets full may say so after it has done as it was
+    /// told.
+    async fn release_and_tell(
+        &self,
+        key: &[u8],
+        created: i64,
+        lease: i64,
+        mark: Vec<RequestOp>,
+        next: Option<RequestOp>,
+    ) -> StoreResult<Left> {
+        let tells = next.is_some();
+        let full = match self.release(key, created, lease, mark.clone(), next).await {
+            Err(e) if tells && !e.is_transient() => e.trouble == Trouble::Full,
+            left => return left,
+        };
+        let left = self.release(key, created, lease, mark, None).await?;
+        Ok(if full { Left::Released } else { left })
     }
 
     /// Leaves a granted ticket: one transaction. If the key was created at another time it is another

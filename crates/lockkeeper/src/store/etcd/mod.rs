@@ -4,7 +4,7 @@
 //! |---|---|
 //! | line | the keys under the name, in the order of their create revisions |
 //! | session | a lease that all its keys belong to, and one more after every 1,000 keys |
-//! | hint | a watch on the key before, from the revision on at which it was read |
+//! | hint | a watch on the key before, from the revision on at which it was read, and a letter from who left |
 //! | fence | the ticket's create revision; in raw mode the revision at which the grant was seen |
 //! | round trips | enter 1 (2 where a line that was free the last time is taken, and for readers and permits in a line of more than 64 tickets), leave 1, poll 1, renew 1 and a read beside it, check 1, write 1, annotate 2 |
 //!

@@ -128,7 +128,8 @@ impl Etcd {
         ticket: TicketId,
     ) -> Option<Stand> {
         let called = self.sessions.with(session, |life| {
-            life.tickets.get_mut(&ticket).is_some_and(|known| std::mem::take(&mut known.called))
+            let known = life.tickets.get_mut(&ticket);
+            known.is_some_and(|known| std::mem::take(&mut known.called) && known.fence.is_none())
         });
         if called != Some(true) {
             return None;
@@ -222,10 +223,8 @@ impl Etcd {
         let at = queue.own(*ticket, tag(*session)).expect("the ticket was found in the line");
         let own = &queue.0[at];
         let known = self.sessions.with(*session, |life| {
-            let known = life.tickets.get_mut(ticket)?;
-            let before = known.fence;
-            known.born(own.created);
-            Some((before, known.fence))
+            let before = life.tickets.get(ticket)?.fence;
+            Some((before, life.born(*ticket, own.created)?.fence))
         });
         match known.flatten() {
             Some((_, Some(fence))) => return Stand::Granted { fence },
@@ -241,7 +240,6 @@ impl Etcd {
         let target = Target {
             ticket: *ticket,
             own: own.key.clone(),
-            created: own.created,
             blocker,
             excess: queue.excess(at),
             ahead: if anyone { queue.ahead(at) } else { HashMap::new() },
@@ -249,7 +247,8 @@ impl Etcd {
             from: revision + 1,
         };
         self.sessions.with(*session, |life| {
-            if let Some(ear) = &life.ear {
+            let waits = life.tickets.get(ticket).is_some_and(|known| known.fence.is_none());
+            if let Some(ear) = life.ear.as_ref().filter(|_| waits) {
                 ear.watch(target);
             }
         });

@@ -54,6 +54,8 @@ pub(super) struct Life {
     /// How many tickets each lease has, as far as this handle knows.
     pub(super) shards: Vec<usize>,
     pub(super) tickets: HashMap<TicketId, Known>,
+    /// Which of them was created at a revision.
+    born: HashMap<i64, TicketId>,
     /// Was a line free when this session came last?
     free: HashMap<Name, bool>,
     pub(super) ear: Option<Ear>,
@@ -90,19 +92,11 @@ pub(super) struct Known {
     pub(super) edit: u64,
 }
 
-impl Known {
-    /// The ticket stands in its line since this revision. Evicted and entered anew, it is another one.
-    pub(super) fn born(&mut self, created: i64) {
-        if self.created != Some(created) {
-            (self.created, self.fence, self.behind) = (Some(created), None, Arc::default());
-        }
-    }
-}
-
 impl Life {
     pub(super) fn new(terms: Terms, owner: Owner, renewed: Moment, shards: usize) -> Self {
         let (shards, tickets, free) = (vec![0; shards], HashMap::new(), HashMap::new());
-        Self { terms, owner, shards, tickets, free, ear: None, renewed, known: renewed }
+        let (born, ear, known) = (HashMap::new(), None, renewed);
+        Self { terms, owner, shards, tickets, born, free, ear, renewed, known }
     }
 
     pub(super) fn is_over(&self, now: Moment) -> bool {
@@ -123,9 +117,34 @@ impl Life {
 
     pub(super) fn detach(&mut self, session: SessionId, ticket: TicketId) {
         if let Some(known) = self.tickets.remove(&ticket) {
+            known.created.map(|created| self.born.remove(&created));
             self.count(session, known.lease, -1);
             self.hear_no_more(ticket);
         }
+    }
+
+    /// A ticket stands in its line since this revision. Evicted and entered anew, it is another one.
+    pub(super) fn born(&mut self, ticket: TicketId, created: i64) -> Option<&mut Known> {
+        let known = self.tickets.get_mut(&ticket)?;
+        if known.created != Some(created) {
+            known.created.map(|before| self.born.remove(&before));
+            self.born.insert(created, ticket);
+            (known.created, known.fence, known.behind) = (Some(created), None, Arc::default());
+        }
+        Some(known)
+    }
+
+    /// The ticket that was created at this revision.
+    pub(super) fn born_at(&self, created: i64) -> Option<TicketId> {
+        self.born.get(&created).copied()
+    }
+
+    /// Notes a grant and its number, unless that is known already.
+    pub(super) fn granted(&mut self, ticket: TicketId, created: i64, number: u64) -> Option<u64> {
+        self.hear_no_more(ticket);
+        let known = self.born(ticket, created)?;
+        known.called = false;
+        Some(*known.fence.get_or_insert(number))
     }
 
     /// Was the line free when this session came last, if that is known?

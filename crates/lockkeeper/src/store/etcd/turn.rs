@@ -21,8 +21,8 @@ const KNOWN_MAX: usize = 16;
 /// How much of a line is read to know that, by the first in it.
 pub(super) const READ: i64 = KNOWN_MAX as i64 + 1;
 
-/// One who waits for a line alone, and whom nobody stands before but the one who knows of it, and those
-/// between.
+/// One who stands in the line of the one who knows of it, and wants it alone. All who will ever stand
+/// between them are known too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Next {
     /// What its key ends with, after all that is common to the exclusive tickets of the line.

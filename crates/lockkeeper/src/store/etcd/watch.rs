@@ -22,16 +22,19 @@ use crate::{
     clock::Moment,
     error::{StoreError, Trouble},
     store::{Hints, StoreResult},
-    ticket::{Place, SessionId, TicketId},
+    ticket::{SessionId, TicketId},
 };
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, pin::Pin, sync::Arc, task::Poll, time::Duration};
 use tokio::sync::mpsc;
-use tokio_stream::{StreamExt as _, wrappers::UnboundedReceiverStream};
+use tokio_stream::{Stream, StreamExt as _, wrappers::UnboundedReceiverStream};
+use tonic::Status;
 
 /// The id of the watch on the session's mailbox.
 const MAILBOX: i64 = 1;
 /// How long what is not urgent may wait.
 const LATER: Duration = Duration::from_millis(100);
+/// So much is heard, if it has arrived, before anybody is called and before wishes are asked for again.
+const AT_ONCE: usize = 32;
 
 /// Tells a session's stream what to watch.
 pub(super) struct Ear(mpsc::UnboundedSender<Wish>);
@@ -45,7 +48,6 @@ enum Wish {
 pub(super) struct Target {
     pub(super) ticket: TicketId,
     pub(super) own: Vec<u8>,
-    pub(super) created: i64,
     pub(super) blocker: Blocker,
     pub(super) line: Span,
     /// What has to leave the line before the ticket fits, and who stands there with which weight; told
@@ -90,8 +92,6 @@ struct Watches {
     last: i64,
     all: HashMap<i64, Watched>,
     tickets: HashMap<TicketId, Waiting>,
-    /// Which ticket was created at a revision.
-    born: HashMap<i64, TicketId>,
     /// Whose turn seems to have come. They are called when all that has arrived was heard: a letter may
     /// be among it.
     called: Vec<TicketId>,
@@ -120,7 +120,6 @@ struct Watched {
 struct Waiting {
     blocker: Blocker,
     own: Vec<u8>,
-    created: i64,
     excess: u64,
     ahead: HashMap<Vec<u8>, u32>,
     from: i64,
@@ -148,7 +147,7 @@ impl Watches {
 
     /// Watches what a ticket waits for; it is to be called if that has happened already.
     fn watch(&mut self, target: Target) -> Vec<WatchRequest> {
-        let Target { ticket, own, created, blocker, line, excess, ahead, from } = target;
+        let Target { ticket, own, blocker, line, excess, ahead, from } = target;
         if self.tickets.get(&ticket).is_some_and(|present| present.blocker == blocker) {
             return Vec::new();
         }
@@ -160,10 +159,7 @@ impl Watches {
             }
             Blocker::Anyone => self.add(Meaning::Moved(ticket), line, from),
         };
-        let ids = vec![id];
-        let waiting = Waiting { blocker, own, created, excess, ahead, from, ids };
-        self.tickets.insert(ticket, waiting);
-        self.born.insert(created, ticket);
+        self.tickets.insert(ticket, Waiting { blocker, own, excess, ahead, from, ids: vec![id] });
         if self.has_heard(id, from) {
             self.called.push(ticket);
         }
@@ -189,9 +185,8 @@ impl Watches {
     }
 
     fn forget(&mut self, ticket: TicketId) {
-        let Some(waiting) = self.tickets.remove(&ticket) else { return };
-        self.born.remove(&waiting.created);
-        for id in waiting.ids {
+        let ids = self.tickets.remove(&ticket).map(|waiting| waiting.ids).unwrap_or_default();
+        for id in ids {
             let Some(watched) = self.all.get_mut(&id) else { continue };
             watched.meaning = None;
             match watched.key.clone() {
@@ -265,7 +260,10 @@ impl Watches {
                     to.hints.ended(ticket);
                     self.forget(ticket);
                 }
-                Moved::Fits => self.called.push(ticket),
+                Moved::Fits => {
+                    to.call(ticket);
+                    self.forget(ticket);
+                }
                 Moved::NotYet => {}
             },
             Meaning::MayGo(ticket) if !response.canceled => self.called.push(ticket),
@@ -278,16 +276,16 @@ impl Watches {
         }
     }
 
-    /// Reads what came into the mailbox. A turn of a ticket that does not wait any more, or does not yet,
-    /// is no news, or will be found out.
+    /// Reads what came into the mailbox.
     fn open(&mut self, letter: &KeyValue, to: &Calls<'_>) {
-        if letter.key != to.etcd.keys.turn(tag(to.session)) {
+        let session = tag(to.session);
+        if letter.key == to.etcd.keys.evicted(session) {
             evicted(letter).into_iter().for_each(|ticket| to.hints.ended(ticket));
-        } else if let Some(turn) = Letter::read(&letter.value)
-            && let Some(ticket) = self.born.get(&turn.created).copied()
+        } else if letter.key == to.etcd.keys.turn(session)
+            && let Some(turn) = Letter::read(&letter.value)
+            && let Some(ticket) = to.grant(&turn, letter.mod_revision)
         {
             self.forget(ticket);
-            to.grant(ticket, &turn, letter.mod_revision);
         }
     }
 
@@ -350,20 +348,22 @@ impl Calls<'_> {
         self.hints.look(Some(ticket));
     }
 
-    /// The ticket's turn has come, as it was told at this revision.
-    fn grant(&self, ticket: TicketId, turn: &Letter, revision: i64) {
-        let session = self.session;
-        let known = self.etcd.sessions.with(session, |life| {
-            let known =
-                life.tickets.get_mut(&ticket).filter(|k| k.created == Some(turn.created))?;
-            known.behind = Arc::clone(&turn.behind);
-            Some(known.name.clone())
-        });
-        if let Some(name) = known.flatten() {
-            let place = Place { session, name, ticket };
-            let fence = self.etcd.note_grant(&place, turn.created, revision);
-            self.hints.granted(ticket, fence);
+    /// A ticket's turn has come, as it was told at this revision. A ticket that is not known to have come
+    /// yet finds that out by itself.
+    fn grant(&self, turn: &Letter, revision: i64) -> Option<TicketId> {
+        if self.etcd.client.is_restored() {
+            return None;
         }
+        let number = self.etcd.fence_of(turn.created, revision);
+        let granted = self.etcd.sessions.with(self.session, |life| {
+            let ticket = life.born_at(turn.created)?;
+            let known = life.tickets.get_mut(&ticket).filter(|known| known.fence.is_none())?;
+            known.behind = Arc::clone(&turn.behind);
+            Some((ticket, life.granted(ticket, turn.created, number)?))
+        });
+        let (ticket, fence) = granted.flatten()?;
+        self.hints.granted(ticket, fence);
+        Some(ticket)
     }
 }
 
@@ -431,32 +431,8 @@ impl Etcd {
                 catch_up = self.clock.now() + LATER;
             }
             let more = tokio::select! {
-                // What has arrived comes first, so that nobody is called who is told more than that.
-                biased;
                 // Another endpoint is used now, so something is wrong with this one.
                 () = self.client.turned(turn) => return Ok(()),
-                response = stream.next() => {
-                    let Some(response) = response else { return Ok(()) };
-                    let response = response.map_err(|status| error::of(status).error)?;
-                    if response.header().is_some_and(|h| h.cluster_id != self.client.cluster()) {
-                        return Ok(());
-                    }
-                    if is_refusal(&response) {
-                        // A stream keeps the token that it was opened with.
-                        self.client.log_in(logins).await?;
-                        return Ok(());
-                    }
-                    if response.watch_id == MAILBOX && response.created {
-                        // Now we listen: what happened before, a poll has to find out.
-                        to.look(None);
-                    }
-                    watches.hear(&response, &calls);
-                    Vec::new()
-                }
-                () = std::future::ready(()), if !watches.called.is_empty() => {
-                    watches.call(&calls);
-                    Vec::new()
-                }
                 wish = wishes.recv() => match wish {
                     Some(Wish::Watch(target)) => watches.watch(*target),
                     Some(Wish::Forget(ticket)) => {
@@ -469,12 +445,56 @@ impl Etcd {
                     catch_up = Moment::NEVER;
                     watches.catch_up(&calls)
                 }
+                response = stream.next() => {
+                    let mut arrived = Poll::Ready(response);
+                    let mut left = AT_ONCE;
+                    while let Poll::Ready(response) = arrived {
+                        if !self.heed(response, logins, &mut watches, &calls).await? {
+                            return Ok(());
+                        }
+                        left -= 1;
+                        arrived = if left > 0 { now(&mut stream).await } else { Poll::Pending };
+                    }
+                    Vec::new()
+                }
             };
+            watches.call(&calls);
             for ask in more {
                 let _ = asks.send(ask);
             }
         }
     }
+
+    /// Takes in a response; says whether the stream is of use any more.
+    async fn heed(
+        &self,
+        response: Option<Result<WatchResponse, Status>>,
+        logins: u64,
+        watches: &mut Watches,
+        calls: &Calls<'_>,
+    ) -> StoreResult<bool> {
+        let Some(response) = response else { return Ok(false) };
+        let response = response.map_err(|status| error::of(status).error)?;
+        if response.header().is_some_and(|h| h.cluster_id != self.client.cluster()) {
+            return Ok(false);
+        }
+        if is_refusal(&response) {
+            // A stream keeps the token that it was opened with.
+            self.client.log_in(logins).await?;
+            return Ok(false);
+        }
+        if response.watch_id == MAILBOX && response.created {
+            // Now we listen: what happened before, a poll has to find out.
+            calls.hints.look(None);
+        }
+        watches.hear(&response, calls);
+        Ok(true)
+    }
+}
+
+/// What has arrived already.
+async fn now<S: Stream + Unpin>(stream: &mut S) -> Poll<Option<S::Item>> {
+    std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut *stream).poll_next(cx))).await
 }
 
 #[cfg(test)]
