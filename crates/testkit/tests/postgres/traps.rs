@@ -1,7 +1,7 @@
 //! Traps that a lock in SQL can fall into, each with the way out of it.
 
 use crate::support::{CODED, User, code, keeper, refusals, start};
-use lockkeeper::Keeper;
+use lockkeeper::{Error, Keeper, Loss};
 use servers::{POSTGRES, Running};
 use std::{sync::Arc, time::Duration};
 use testkit::world::{eventually, soon};
@@ -324,7 +324,7 @@ async fn a_mark_against_late_copies_outlives_the_sweep() {
         |stray: u32| format!("SELECT lockkeeper.lk_leave('old', '\\x02', '\\x01', 0, {stray})");
     user.run(enter).await;
     user.run(&leave(0)).await;
-    user.run("UPDATE lockkeeper.lk_line SET last = 1").await;
+    user.run("UPDATE lockkeeper.lk_line SET last = 1, fence = 1").await;
     user.run(&leave(60_000_000)).await;
     user.run(&sweep(1_000_000, 100)).await;
     assert_eq!(user.number("SELECT count(*) FROM lockkeeper.lk_line").await, 1);
@@ -380,5 +380,50 @@ async fn who_lives_keeps_its_place_in_line() {
         user.run(end).await;
         user.run("SELECT lockkeeper.lk_clear('\\x01', '{}', 64)").await;
         assert_eq!(user.number(waiting).await, left, "{end}");
+    }
+}
+
+/// A session that is not there any more is told so, and nothing of it stays in the line.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_comes_without_a_session_leaves_no_ticket() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    keeper.lock("a").await.expect("free").release().await.expect("held");
+    user.run("DELETE FROM lockkeeper.lk_session").await;
+    let e = keeper.lock("a").try_now().await.expect_err("there is no session");
+    assert!(matches!(e, Error::Lost { why: Loss::SessionGone, .. }), "{e}");
+    let left = "SELECT count(*) FROM lockkeeper.lk_line WHERE id IS NOT NULL";
+    assert_eq!(user.number(left).await, 0);
+    assert!(keeper.lock("a").try_now().await.expect("another session").is_some());
+}
+
+/// A line remembers two numbers, that of its first ticket and that of the others. Whatever the clock says,
+/// the next one is greater than both, on every way to a lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_number_is_less_than_one_that_a_line_remembers() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (one, two, user) = (keeper(&server).await, keeper(&server).await, User::of(&server).await);
+    one.lock("a").await.expect("free").release().await.expect("held");
+    let mut last = 0;
+    for (round, column) in ["fence", "last"].into_iter().enumerate() {
+        let ahead = 9_000_000_000_000_000 + 1_000 * u64::try_from(round).expect("small");
+        user.run(&format!("UPDATE lockkeeper.lk_line SET {column} = {ahead}")).await;
+        last = last.max(ahead);
+        let plain = one.lock("a").await.expect("free");
+        let behind = tokio::spawn(two.lock("a").into_future());
+        let waiting = "SELECT others::bigint FROM lockkeeper.lk_line";
+        eventually("somebody waits", async || user.number(waiting).await == 1).await;
+        let fence = plain.fence();
+        plain.release().await.expect("held");
+        let handed = soon("the turn", behind).await.expect("no panic").expect("granted");
+        let number = handed.fence();
+        handed.release().await.expect("held");
+        user.run("BEGIN").await;
+        let users = user.number("SELECT lockkeeper.lk_lock('a')").await;
+        user.run("COMMIT").await;
+        let users = u64::try_from(users).expect("positive");
+        let numbers = [last, fence, number, users];
+        assert!(numbers.is_sorted_by(|a, b| a < b), "{column}: {numbers:?}");
+        last = number;
     }
 }

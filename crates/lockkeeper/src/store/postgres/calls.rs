@@ -53,7 +53,7 @@ calls! {
                      lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, $9) END AS o_else",
         [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8, INT4];
     leave: include_str!("leave.sql"), [TEXT, BYTEA, BYTEA];
-    leave_oddly: "SELECT false AS o_alone, lockkeeper.lk_leave($1, $2, $3, $4, $5) AS o_else",
+    leave_oddly: "SELECT lockkeeper.lk_leave($1, $2, $3, $4, $5) AS o_else",
         [TEXT, BYTEA, BYTEA, INT8, INT8];
     poll: "SELECT lockkeeper.lk_poll($1, $2, $3)", [BYTEA, TEXT_ARRAY, BYTEA_ARRAY];
     own: "SELECT name, id FROM lockkeeper.lk_ticket WHERE session = $1 UNION ALL \

@@ -101,7 +101,7 @@ BEGIN
   o_room := l.capacity;
   o_waits := false;
   o_news := '{}';
-  v_last := l.last;
+  v_last := greatest(l.last, l.fence);
   v_head := l.id IS NOT NULL;
   IF v_head THEN
     IF lockkeeper.lk_bury(l.session, l.hold_until, true, p_now)
@@ -147,7 +147,7 @@ BEGIN
       END IF;
     END LOOP;
   END IF;
-  IF v_gone > 0 OR v_last > l.last OR v_head <> (l.id IS NOT NULL) THEN
+  IF v_gone > 0 OR v_last > greatest(l.last, l.fence) OR v_head <> (l.id IS NOT NULL) THEN
     UPDATE lockkeeper.lk_line
        SET last = v_last, others = others - v_gone,
            id = CASE WHEN v_head THEN id END, session = CASE WHEN v_head THEN session END,
@@ -199,11 +199,11 @@ BEGIN
     (name, last, capacity, id, session, weight, fence, entered, note)
   VALUES (p_name, v_number, p_capacity, p_ticket, p_session, p_weight, v_number, v_now, p_note)
   ON CONFLICT (name) DO UPDATE SET
-    last = greatest(l.last + 1, v_number), capacity = p_capacity, id = p_ticket,
-    session = p_session, weight = p_weight, fence = greatest(l.last + 1, v_number),
-    entered = v_now, hold_until = NULL, note = p_note, note_edit = 0, cell_edit = 0
+    capacity = p_capacity, id = p_ticket, session = p_session, weight = p_weight,
+    fence = greatest(l.last + 1, l.fence + 1, v_number), entered = v_now, hold_until = NULL,
+    note = p_note, note_edit = 0, cell_edit = 0
     WHERE l.id IS NULL AND l.others = 0
-  RETURNING last INTO o_fence;
+  RETURNING fence INTO o_fence;
   v_fits := FOUND;
   v_now := clock_timestamp();
   IF p_until < v_number THEN
@@ -255,8 +255,8 @@ BEGIN
       RAISE EXCEPTION '% tickets stand in the line already', p_most USING ERRCODE = 'LK104';
     ELSE
       UPDATE lockkeeper.lk_line
-         SET last = greatest(last + 1, lockkeeper.lk_micros(clock_timestamp())), others = others + 1,
-             capacity = p_capacity
+         SET last = greatest(last + 1, fence + 1, lockkeeper.lk_micros(clock_timestamp())),
+             others = others + 1, capacity = p_capacity
        WHERE name = p_name RETURNING last INTO o_fence;
       INSERT INTO lockkeeper.lk_ticket
         (name, seq, id, session, weight, capacity, fence, entered, granted, note)

@@ -245,7 +245,7 @@ impl Shared {
             Err(e) => return Err(e),
         };
         self.blocked.forget(name);
-        let row = one(&rows)?;
+        let Some(row) = rows.first() else { return Err(self.take_back(&ask.place).await) };
         if let Some(fence) = get::<Option<i64>>(row, "o_fence")? {
             return Ok(Entered::Granted { fence: fence.cast_unsigned() });
         }
@@ -497,11 +497,10 @@ impl Store for Postgres {
         let row = one(&rows)?;
         self.0.forget_ticket(&ask.place);
         self.0.doubts.settle(*ticket);
-        if get(row, "o_alone")? {
+        let Some(parting) = get::<Option<Parting<'_>>>(row, "o_else")? else {
             self.0.freed(name);
             return Ok(Left::Released);
-        }
-        let parting: Parting<'_> = get(row, "o_else")?;
+        };
         self.0.tell(&parting.news).await;
         if parting.freed {
             self.0.freed(name);

@@ -31,7 +31,9 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_session(
   program    text    NOT NULL
 ) WITH (fillfactor = 50);
 
--- A name: the last number it gave out, how many tickets stand in lk_ticket, and its first ticket. Until
+-- A name: the numbers it gave out, how many tickets stand in lk_ticket, and its first ticket. fence is that
+-- of the first ticket, or of the one that was there before, and last is the last of all others: the next
+-- number is greater than both. hold_until is set while there is a ticket that has no session. Until
 -- closing, lk_closed may know of a ticket that must not enter this line any more.
 CREATE TABLE IF NOT EXISTS lockkeeper.lk_line(
   name       text COLLATE "C" PRIMARY KEY,

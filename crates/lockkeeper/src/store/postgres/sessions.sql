@@ -154,7 +154,7 @@ BEGIN
   FOR v_name IN
     SELECT l.name FROM lockkeeper.lk_line l
      WHERE l.name > v_after AND l.name <= v_next AND l.id IS NOT NULL AND l.others = 0
-       AND l.last < lockkeeper.lk_micros(v_now) - p_idle
+       AND greatest(l.last, l.fence) < lockkeeper.lk_micros(v_now) - p_idle
     UNION
     SELECT t.name FROM (SELECT name FROM lockkeeper.lk_ticket
                          WHERE session IS NULL AND hold_until <= v_now LIMIT p_most) t
@@ -168,6 +168,6 @@ BEGIN
   DELETE FROM lockkeeper.lk_line WHERE name IN (
     SELECT l.name FROM lockkeeper.lk_line l
      WHERE l.name > v_after AND l.name <= v_next AND l.others = 0 AND l.id IS NULL
-       AND l.last < lockkeeper.lk_micros(v_now) - p_idle AND l.closing < v_now
+       AND greatest(l.last, l.fence) < lockkeeper.lk_micros(v_now) - p_idle AND l.closing < v_now
      FOR UPDATE OF l SKIP LOCKED);
 END $$;

@@ -1,13 +1,17 @@
 //! Clearing away what the ended have left behind.
 
 use super::{
-    Shared,
+    KIND, Shared,
     link::{self, Repeat, Values},
     news,
     reply::{get, micros, nonsense, one},
 };
 use crate::{
-    error::StoreError, name::Name, retry::jittered, store::StoreResult, ticket::SessionId,
+    error::{StoreError, Trouble},
+    name::Name,
+    retry::jittered,
+    store::StoreResult,
+    ticket::{Place, SessionId},
 };
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -35,6 +39,15 @@ const CLEAR: usize = 64;
 const SWEEP: i32 = 2_000;
 
 impl Shared {
+    /// Takes back the ticket of a session that is not there any more; says that it is over.
+    pub(super) async fn take_back(&self, place: &Place) -> StoreError {
+        let (ticket, session) = (place.ticket.to_bytes(), place.session.to_bytes());
+        let values: Values<'_> = &[&place.name.as_str(), &&ticket[..], &&session[..]];
+        // What stays behind is a ticket of the dead, which the next comer takes away.
+        let _ = self.requests.once(&self.calls.leave, values).await;
+        StoreError::not_applied(KIND, Trouble::SessionOver, "the session is over")
+    }
+
     /// Takes what an ended session has out of its lines, a few lines at a time.
     pub(super) async fn clear(&self, session: SessionId, mut names: Vec<Name>) -> StoreResult<()> {
         names.sort_unstable();

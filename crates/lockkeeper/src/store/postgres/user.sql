@@ -51,7 +51,8 @@ BEGIN
       IF NOT lockkeeper.lk_is_taken(p_name)
          AND pg_try_advisory_xact_lock(lockkeeper.lk_name_key(p_name))
          AND lockkeeper.lk_is_free(p_name) THEN
-        RETURN greatest((SELECT last + 1 FROM lockkeeper.lk_line WHERE name = p_name),
+        RETURN greatest((SELECT greatest(last, fence) + 1
+                           FROM lockkeeper.lk_line WHERE name = p_name),
                         lockkeeper.lk_micros(clock_timestamp()));
       END IF;
       RAISE EXCEPTION 'the lock is held' USING ERRCODE = 'LK001';
