@@ -8,9 +8,11 @@ pub(crate) fn percentile(sample: &[f64], percent: usize) -> f64 {
     sorted.get(rank).copied().unwrap_or(f64::NAN)
 }
 
-/// The middle of the sample.
+/// The middle of the sample; between the two that are there if their number is even, since the lower one
+/// alone would always say too little.
 pub(crate) fn median(sample: &[f64]) -> f64 {
-    percentile(sample, 50)
+    let mirrored: Vec<f64> = sample.iter().map(|x| -x).collect();
+    f64::midpoint(percentile(sample, 50), -percentile(&mirrored, 50))
 }
 
 /// The largest value; `NaN` for an empty sample.
@@ -42,5 +44,10 @@ mod tests {
         assert_eq!(percentile(&sample, 99), 5.0);
         assert_eq!(max(&sample), 5.0);
         assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn the_middle_of_an_even_sample_lies_between_two() {
+        assert_eq!(median(&[1.0, 9.0, 2.0, 3.0]), 2.5);
     }
 }
