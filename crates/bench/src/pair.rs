@@ -9,13 +9,16 @@ use lockkeeper::{
     Keeper, Mode, Name, Owner, Place, SessionId, Store as _, TIME_MAX, TicketId,
     store::{AnyStore, Enter, Leave, Manner, Open},
 };
-use std::time::Duration;
+use std::{mem, time::Duration};
 use tokio::task::JoinSet;
 
 /// Pairs of a lone task between two looks at the clock.
 const BATCH: usize = 16;
 /// Runs before it counts: caches fill, prepared statements are made.
 const WARM_UP: Duration = Duration::from_millis(30);
+
+/// How long one runs before the other has its turn, where two are compared.
+const SLICE: Duration = Duration::from_millis(50);
 
 /// Something that can be taken and released.
 pub(crate) trait Pair: Send + 'static {
@@ -108,6 +111,51 @@ pub(crate) async fn speed<P: Pair>(
         cpu_us: each_us(cpu_time()?.saturating_sub(cpu)),
         server_cpu_us: each_us(server_cpu()?.saturating_sub(their_cpu)),
     })
+}
+
+/// Has two take turns for so long each, a slice at a time, so that what disturbs the machine for longer
+/// disturbs both. On a machine that others share that is nearly everything.
+pub(crate) async fn in_turns<A: Pair, B: Pair>(a: A, b: B, time: Duration) -> Result<[Speed; 2]> {
+    let (mut a, mut b) = (Runner::warm(a).await?, Runner::warm(b).await?);
+    while a.took < time || b.took < time {
+        a.run(SLICE.min(time)).await?;
+        b.run(SLICE.min(time)).await?;
+    }
+    Ok([a.speed(), b.speed()])
+}
+
+/// One that runs now and then.
+struct Runner<P> {
+    pairs: Vec<P>,
+    count: u64,
+    took: Duration,
+    cpu: Duration,
+}
+
+impl<P: Pair> Runner<P> {
+    async fn warm(pair: P) -> Result<Self> {
+        let (_, pairs) = all(vec![pair], WARM_UP).await?;
+        Ok(Self { pairs, count: 0, took: Duration::ZERO, cpu: Duration::ZERO })
+    }
+
+    async fn run(&mut self, time: Duration) -> Result<()> {
+        let (began, cpu) = (now(), cpu_time()?);
+        let (count, pairs) = all(mem::take(&mut self.pairs), time).await?;
+        self.pairs = pairs;
+        self.count += count;
+        self.took += now().saturating_since(began);
+        self.cpu += cpu_time()?.saturating_sub(cpu);
+        Ok(())
+    }
+
+    fn speed(&self) -> Speed {
+        let count = figure(self.count);
+        Speed {
+            pairs_per_s: count / self.took.as_secs_f64(),
+            cpu_us: self.cpu.as_secs_f64() * 1e6 / count,
+            server_cpu_us: 0.0,
+        }
+    }
 }
 
 /// Has all of them go on for so long; says how many pairs there were.

@@ -4,11 +4,13 @@
 use crate::{
     args::Plan,
     flavour::Flavour,
-    pair::{Pair, Speed, speed, stack_speed},
+    pair::{Pair, Speed, Stack, in_turns},
     report::Report,
     rounds::Rounds,
 };
 use anyhow::Result;
+use lockkeeper::Keeper;
+use std::time::Duration;
 
 /// The share of the floor that the whole stack must reach.
 const SHARE: f64 = 0.8;
@@ -23,14 +25,11 @@ pub(super) struct Commit {
 struct Variant {
     commit: usize,
     flavour: Flavour,
-    stack: bool,
 }
 
-/// Each floor comes just before the stack that is compared with it.
 fn variants() -> Vec<Variant> {
     let all = (0..2).flat_map(|commit| Flavour::BOTH.map(|flavour| (commit, flavour)));
-    let both = |(commit, flavour)| [false, true].map(|stack| Variant { commit, flavour, stack });
-    all.flat_map(both).collect()
+    all.map(|(commit, flavour)| Variant { commit, flavour }).collect()
 }
 
 /// Measures the pairs. `open` makes the floor, and `begin` tells the server how to commit.
@@ -46,32 +45,35 @@ where
     F: Future<Output = Result<P>> + Send + 'static,
 {
     let variants = variants();
-    let rounds = Rounds::run(plan.rounds, &variants, |variant| -> Result<Speed> {
+    let rounds = Rounds::run(plan.rounds, &variants, |variant| -> Result<[Speed; 2]> {
         begin(variant.commit)?;
         let (url, time) = (commits[variant.commit].url.clone(), plan.round());
-        match variant.stack {
-            true => variant.flavour.run(stack_speed(url, time)),
-            false => {
-                variant.flavour.run(async move { speed(vec![open(url).await?], time, None).await })
-            }
-        }
+        variant.flavour.run(async move { compare(open(url.clone()).await?, &url, time).await })
     })?;
     for (i, variant) in variants.into_iter().enumerate() {
-        let who = if variant.stack { "whole stack" } else { "floor: upsert and update" };
-        let what = format!("{who}, {}, {}", commits[variant.commit].what, variant.flavour.word());
-        let floor = i - usize::from(variant.stack);
-        let share = rounds.ratio(i, floor, |speed| speed.pairs_per_s);
-        report.row(
-            what.clone(),
-            &[
-                ("pairs_per_s", rounds.median(i, |speed| speed.pairs_per_s)),
-                ("of_floor", share),
-                ("cpu_us_per_pair", rounds.median(i, |speed| speed.cpu_us)),
-            ],
-        );
-        if variant.stack {
-            report.at_least(format!("share of the floor: {what}"), SHARE, share);
+        let share = rounds.median(i, |[floor, stack]| stack.pairs_per_s / floor.pairs_per_s);
+        for (which, who) in ["floor: upsert and update", "whole stack"].into_iter().enumerate() {
+            let how = format!("{}, {}", commits[variant.commit].what, variant.flavour.word());
+            let what = format!("{who}, {how}");
+            let figures = [
+                ("pairs_per_s", rounds.median(i, |speeds| speeds[which].pairs_per_s)),
+                ("of_floor", if which == 1 { share } else { 1.0 }),
+                ("cpu_us_per_pair", rounds.median(i, |speeds| speeds[which].cpu_us)),
+            ];
+            report.row(what.clone(), &figures);
+            if which == 1 {
+                report.at_least(format!("share of the floor: {what}"), SHARE, share);
+            }
         }
     }
     Ok(())
+}
+
+/// The floor and the whole stack, in turns on one runtime.
+async fn compare<P: Pair>(floor: P, url: &str, time: Duration) -> Result<[Speed; 2]> {
+    let keeper = Keeper::connect(url).await?;
+    let stack = Stack { keeper: keeper.clone(), name: "pairs".to_owned() };
+    let speeds = in_turns(floor, stack, time).await;
+    keeper.close().await;
+    speeds
 }
