@@ -34,7 +34,7 @@ impl Log {
     }
 }
 
-const WORDS: &[&str] = &["lk_enter", "lk_leave", "lk_poll", "lk_stand", "pg_notify"];
+const WORDS: &[&str] = &["lk_enter", "lk_leave", "lk_pass_on", "lk_poll", "lk_stand", "pg_notify"];
 
 /// Renewals and safety polls may fall into it, so the quietest of several times counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -55,7 +55,7 @@ async fn an_uncontended_lock_and_its_release_are_two_calls_and_no_message() {
             quietest = told;
         }
     }
-    assert_eq!(quietest, ["lk_enter", "lk_leave"]);
+    assert_eq!(quietest, ["lk_enter", "lk_pass_on"]);
     keeper.close().await;
 }
 
@@ -81,7 +81,9 @@ async fn a_hand_over_is_one_call_and_one_message() {
             quietest = told;
         }
     }
-    assert_eq!(quietest, ["lk_leave", "pg_notify"]);
+    // The first stood in the line's own row, the others behind it.
+    let words: Vec<&str> = quietest.iter().map(String::as_str).collect();
+    assert!(matches!(words[..], ["lk_leave" | "lk_pass_on", "pg_notify"]), "{words:?}");
     holder.close().await;
 }
 
@@ -259,7 +261,7 @@ async fn many_tries_for_a_blocked_line_hold_up_nobody() {
     let held = keeper.lock("b").await.expect("free");
     keeper.lock("a").await.expect("free").release().await.expect("released");
     let sender = "SELECT coalesce(max(pid), 0)::bigint FROM pg_stat_activity \
-                  WHERE application_name = 'lockkeeper' AND query LIKE '%lk_leave%'";
+                  WHERE application_name = 'lockkeeper' AND query LIKE '%lk_pass_on%'";
     let before = user.number(sender).await;
     user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
     let tries: Vec<_> = (0..60)

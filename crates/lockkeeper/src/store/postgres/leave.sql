@@ -1,10 +1,7 @@
--- Releases a ticket that is alone in its line: $1 name, $2 ticket, $3 session. One round trip: NULL
--- if it was so, else what lk_leave says, which also refuses while a checked fence needs the ticket.
-WITH fast AS (
-  UPDATE lockkeeper.lk_line SET id = NULL, session = NULL
-   WHERE name = $1 AND id = $2 AND session = $3 AND others = 0
-     AND pg_try_advisory_xact_lock(lockkeeper.lk_ticket_key($2))
-  RETURNING true AS alone
-)
-SELECT CASE WHEN (SELECT alone FROM fast) IS NULL
-            THEN lockkeeper.lk_leave($1, $2, $3, 0, 0) END AS o_else
+-- Releases a ticket that is first in its line and stands in the line's own row: $1 name, $2 ticket,
+-- $3 session. One round trip: NULL if nobody is behind it, else what lk_pass_on says. No row: it does not
+-- stand there any more, or a checked fence needs it; lk_leave tells.
+UPDATE lockkeeper.lk_line SET id = NULL, session = NULL
+ WHERE name = $1 AND id = $2 AND session = $3
+   AND pg_try_advisory_xact_lock(lockkeeper.lk_ticket_key($2))
+RETURNING CASE WHEN others > 0 THEN lockkeeper.lk_pass_on($1) END AS o_else

@@ -295,6 +295,16 @@ BEGIN
   END IF;
 END $$;
 
+-- Hands a line on, whose first ticket the caller has just taken out; answers as lk_leave does.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_pass_on(
+  p_name text, OUT o_what text, OUT o_freed boolean, OUT o_news text[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+  o_what := 'released';
+  SELECT NOT f.o_waits, f.o_news INTO o_freed, o_news
+    FROM lockkeeper.lk_settle(p_name, clock_timestamp()) f;
+END $$;
+
 -- Releases or withdraws a ticket and hands the line on: released, withdrawn or gone. o_freed says that
 -- nobody waits. p_keep keeps the lock closed for so many microseconds; p_stray notes the ticket as
 -- closed for so many.
@@ -329,11 +339,9 @@ BEGIN
           USING ERRCODE = 'lock_not_available';
       END IF;
       o_what := 'released';
-      o_freed := v_others = 0;
-      IF NOT o_freed THEN
-        SELECT * INTO f FROM lockkeeper.lk_settle(p_name, clock_timestamp());
-        o_freed := NOT f.o_waits;
-        o_news := f.o_news;
+      o_freed := true;
+      IF v_others > 0 THEN
+        SELECT p.o_freed, p.o_news INTO o_freed, o_news FROM lockkeeper.lk_pass_on(p_name) p;
       END IF;
       RETURN;
     END IF;

@@ -32,6 +32,7 @@ mod news;
 mod reply;
 mod schema;
 mod tend;
+mod tickets;
 mod tx;
 
 pub use tx::{Schema, fence_check, lock_in};
@@ -55,14 +56,14 @@ use link::{Link, Repeat, Values};
 use news::{Message, Sinks};
 use reply::{Answer, Parting, duration, get, micros, nonsense, one, scalar};
 use std::{
-    collections::{HashMap, HashSet},
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
+use tickets::Tickets;
 use tokio_postgres::{Row, types::ToSql};
 
 pub(crate) const KIND: &str = "postgres";
@@ -92,8 +93,7 @@ struct Shared {
     create: bool,
     channel: String,
     sinks: Arc<Sinks>,
-    /// The tickets of each session, as far as this handle knows them.
-    tickets: Mutex<HashMap<SessionId, HashSet<(Name, TicketId)>>>,
+    tickets: Tickets,
     blocked: Blocked,
     doubts: Doubts,
     /// The server's clock less ours, in microseconds, as last seen.
@@ -137,7 +137,7 @@ impl Shared {
             create: plan.create,
             channel: format!("lk_{tag:016x}"),
             sinks,
-            tickets: Mutex::default(),
+            tickets: Tickets::default(),
             blocked: Blocked::default(),
             offset: AtomicI64::new(0),
             doubts: Doubts::default(),
@@ -171,14 +171,6 @@ impl Shared {
         now.saturating_add(micros(PATIENCE))
     }
 
-    fn tickets(&self) -> MutexGuard<'_, HashMap<SessionId, HashSet<(Name, TicketId)>>> {
-        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn known_tickets(&self, session: SessionId) -> HashSet<(Name, TicketId)> {
-        self.tickets().get(&session).cloned().unwrap_or_default()
-    }
-
     /// Tells those who were granted: ours at once, those of other processes by one statement that
     /// nobody waits for the effect of.
     async fn tell(&self, news: &[String]) {
@@ -206,12 +198,6 @@ impl Shared {
     fn freed(&self, name: &Name) {
         self.blocked.forget(name);
         self.sinks.freed(name);
-    }
-
-    fn forget_ticket(&self, place: &Place) {
-        if let Some(tickets) = self.tickets().get_mut(&place.session) {
-            tickets.remove(&(place.name.clone(), place.ticket));
-        }
     }
 
     async fn try_enter(&self, ask: &Enter) -> StoreResult<Entered> {
@@ -247,9 +233,13 @@ impl Shared {
         self.blocked.forget(name);
         let Some(row) = rows.first() else { return Err(self.take_back(&ask.place).await) };
         if let Some(fence) = get::<Option<i64>>(row, "o_fence")? {
+            self.tickets.note_first(&ask.place);
             return Ok(Entered::Granted { fence: fence.cast_unsigned() });
         }
         let answer: Answer<'_> = get(row, "o_else")?;
+        if answer.first {
+            self.tickets.note_first(&ask.place);
+        }
         self.tell(&answer.news).await;
         Ok(match answer.what {
             "granted" => Entered::Granted { fence: answer.fence()? },
@@ -409,24 +399,22 @@ impl Store for Postgres {
     async fn close(&self, session: SessionId) -> StoreResult<()> {
         self.0.sinks.lock().remove(&session);
         self.0.ask(&self.0.calls.close, &[&&session.to_bytes()[..]]).await?;
-        let names = self.0.known_tickets(session).into_iter().map(|(name, _)| name).collect();
-        self.0.clear(session, names).await?;
-        self.0.tickets().remove(&session);
+        self.0.clear(session, self.0.tickets.names(session)).await?;
+        self.0.tickets.forget_all(session);
         self.0.sweep_at_the_end().await;
         Ok(())
     }
 
     async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
-        let Place { session, name, ticket } = &ask.place;
-        self.0.tickets().entry(*session).or_default().insert((name.clone(), *ticket));
+        self.0.tickets.note(&ask.place);
         let entered = self.0.try_enter(&ask).await;
-        let entered = self.0.doubts.tell(KIND, *ticket, entered);
+        let entered = self.0.doubts.tell(KIND, ask.place.ticket, entered);
         let nothing_left = match &entered {
             Ok(entered) => matches!(entered, Entered::Busy(_)),
             Err(e) => e.outcome == Outcome::NotApplied,
         };
         if nothing_left {
-            self.0.forget_ticket(&ask.place);
+            self.0.tickets.forget(&ask.place);
         }
         entered
     }
@@ -489,13 +477,18 @@ impl Store for Postgres {
         let stray = if ask.stray { micros(STRAY_MAX) } else { 0 };
         let place: [&(dyn ToSql + Sync); 5] =
             [&name.as_str(), &&ticket_id[..], &&session_id[..], &keep, &stray];
-        let rows = if self.0.pooled || keep > 0 || ask.stray {
-            self.0.requests.call(&self.0.calls.leave_oddly, &place, Repeat::Refused).await?
-        } else {
-            self.0.requests.call(&self.0.calls.leave, &place[..3], Repeat::Refused).await?
-        };
+        let oddly = self.0.pooled || keep > 0 || ask.stray || !self.0.tickets.is_first(&ask.place);
+        let Shared { requests, calls, .. } = &*self.0;
+        let mut rows = Vec::new();
+        if !oddly {
+            rows = requests.call(&calls.leave, &place[..3], Repeat::Refused).await?;
+        }
+        // It may be gone, or kept by a transaction that has checked its fence.
+        if rows.is_empty() {
+            rows = requests.call(&calls.leave_oddly, &place, Repeat::Refused).await?;
+        }
         let row = one(&rows)?;
-        self.0.forget_ticket(&ask.place);
+        self.0.tickets.forget(&ask.place);
         self.0.doubts.settle(*ticket);
         let Some(parting) = get::<Option<Parting<'_>>>(row, "o_else")? else {
             self.0.freed(name);
@@ -574,7 +567,7 @@ impl Store for Postgres {
 
     fn forget(&self, session: SessionId) {
         self.0.doubts.forget(session);
-        self.0.tickets().remove(&session);
+        self.0.tickets.forget_all(session);
         self.0.sinks.lock().remove(&session);
     }
 

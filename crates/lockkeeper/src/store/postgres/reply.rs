@@ -72,6 +72,8 @@ pub(super) struct Answer<'r> {
     owner: Option<Owner>,
     note: Option<Vec<u8>>,
     held: Option<i64>,
+    /// The ticket came to an empty line: there was nobody to look at.
+    pub(super) first: bool,
     pub(super) news: Vec<String>,
 }
 
@@ -95,7 +97,8 @@ impl Answer<'_> {
 impl<'r> FromSql<'r> for Answer<'r> {
     fn from_sql(_: &Type, raw: &'r [u8]) -> Result<Self, Odd> {
         let mut record = Record::of(raw)?;
-        let (what, fence, ahead) = (record.next()?, record.next()?, record.next()?);
+        let (what, fence): (_, Option<i64>) = (record.next()?, record.next()?);
+        let ahead = record.next()?;
         let recheck = record.next()?;
         let owner = match (record.next()?, record.next()?, record.next()?) {
             (Some(host), Some(pid), Some(program)) => {
@@ -105,8 +108,9 @@ impl<'r> FromSql<'r> for Answer<'r> {
         };
         let (note, held) = (record.next()?, record.next()?);
         let news = if record.is_over() { None } else { record.next()? };
+        let first = fence.is_some() && news.is_none();
         let news = news.unwrap_or_default();
-        Ok(Self { what, fence, ahead, recheck, owner, note, held, news })
+        Ok(Self { what, fence, ahead, recheck, owner, note, held, first, news })
     }
 
     fn accepts(of: &Type) -> bool {
