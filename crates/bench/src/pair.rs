@@ -2,14 +2,14 @@
 
 use crate::{
     machine::{cpu_time, cpu_time_of, now},
-    stats::figure,
+    stats::{figure, median},
 };
 use anyhow::Result;
 use lockkeeper::{
     Keeper, Mode, Name, Owner, Place, SessionId, Store as _, TIME_MAX, TicketId,
     store::{AnyStore, Enter, Leave, Manner, Open},
 };
-use std::{mem, time::Duration};
+use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// Pairs of a lone task between two looks at the clock.
@@ -114,45 +114,50 @@ pub(crate) async fn speed<P: Pair>(
 }
 
 /// Has two take turns for so long each, a slice at a time, so that what disturbs the machine for longer
-/// disturbs both. On a machine that others share that is nearly everything.
+/// disturbs both; what disturbs one slice alone does not count, since the middle one of each is told.
 pub(crate) async fn in_turns<A: Pair, B: Pair>(a: A, b: B, time: Duration) -> Result<[Speed; 2]> {
     let (mut a, mut b) = (Runner::warm(a).await?, Runner::warm(b).await?);
-    while a.took < time || b.took < time {
+    let until = now() + time * 2;
+    loop {
         a.run(SLICE.min(time)).await?;
         b.run(SLICE.min(time)).await?;
+        if now() >= until {
+            return Ok([a.speed(), b.speed()]);
+        }
     }
-    Ok([a.speed(), b.speed()])
 }
 
 /// One that runs now and then.
 struct Runner<P> {
-    pairs: Vec<P>,
-    count: u64,
-    took: Duration,
-    cpu: Duration,
+    pair: Option<P>,
+    slices: Vec<Speed>,
 }
 
 impl<P: Pair> Runner<P> {
     async fn warm(pair: P) -> Result<Self> {
-        let (_, pairs) = all(vec![pair], WARM_UP).await?;
-        Ok(Self { pairs, count: 0, took: Duration::ZERO, cpu: Duration::ZERO })
+        let (_, mut pairs) = all(vec![pair], WARM_UP).await?;
+        Ok(Self { pair: pairs.pop(), slices: Vec::new() })
     }
 
     async fn run(&mut self, time: Duration) -> Result<()> {
         let (began, cpu) = (now(), cpu_time()?);
-        let (count, pairs) = all(mem::take(&mut self.pairs), time).await?;
-        self.pairs = pairs;
-        self.count += count;
-        self.took += now().saturating_since(began);
-        self.cpu += cpu_time()?.saturating_sub(cpu);
+        let (count, mut pairs) = all(self.pair.take().into_iter().collect(), time).await?;
+        let (took, cpu) = (now().saturating_since(began), cpu_time()?.saturating_sub(cpu));
+        self.pair = pairs.pop();
+        self.slices.push(Speed {
+            pairs_per_s: figure(count) / took.as_secs_f64(),
+            cpu_us: cpu.as_secs_f64() * 1e6 / figure(count),
+            server_cpu_us: 0.0,
+        });
         Ok(())
     }
 
     fn speed(&self) -> Speed {
-        let count = figure(self.count);
+        let middle =
+            |of: fn(&Speed) -> f64| median(&self.slices.iter().map(of).collect::<Vec<_>>());
         Speed {
-            pairs_per_s: count / self.took.as_secs_f64(),
-            cpu_us: self.cpu.as_secs_f64() * 1e6 / count,
+            pairs_per_s: middle(|slice| slice.pairs_per_s),
+            cpu_us: middle(|slice| slice.cpu_us),
             server_cpu_us: 0.0,
         }
     }
