@@ -113,18 +113,29 @@ pub(crate) async fn speed<P: Pair>(
     })
 }
 
+/// Two that took turns.
+pub(crate) struct Turns {
+    pub(crate) speeds: [Speed; 2],
+    /// How fast the second was for the first.
+    pub(crate) share: f64,
+}
+
 /// Has two take turns for so long each, a slice at a time, so that what disturbs the machine for longer
-/// disturbs both; what disturbs one slice alone does not count, since the middle one of each is told.
-pub(crate) async fn in_turns<A: Pair, B: Pair>(a: A, b: B, time: Duration) -> Result<[Speed; 2]> {
+/// disturbs both. What disturbs one slice alone does not count: the middle of all turns is told. That
+/// leaves out what either does rarely, as a renewal is.
+pub(crate) async fn in_turns<A: Pair, B: Pair>(a: A, b: B, time: Duration) -> Result<Turns> {
     let (mut a, mut b) = (Runner::warm(a).await?, Runner::warm(b).await?);
-    let until = now() + time * 2;
-    loop {
-        a.run(SLICE.min(time)).await?;
-        b.run(SLICE.min(time)).await?;
-        if now() >= until {
-            return Ok([a.speed(), b.speed()]);
-        }
+    let (until, slice) = (now() + time * 2, SLICE.min(time));
+    while now() < until || a.slices.len() < 2 {
+        a.run(slice).await?;
+        b.run(slice).await?;
+        // Whoever comes second pays for what the first has left to do.
+        b.run(slice).await?;
+        a.run(slice).await?;
     }
+    let turns = b.slices.iter().zip(&a.slices);
+    let shares: Vec<f64> = turns.map(|(b, a)| b.pairs_per_s / a.pairs_per_s).collect();
+    Ok(Turns { speeds: [a.speed(), b.speed()], share: median(&shares) })
 }
 
 /// One that runs now and then.

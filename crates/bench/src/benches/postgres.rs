@@ -17,6 +17,9 @@ const WAITERS: usize = 100;
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS floor(name text PRIMARY KEY, owner bytea, \
      token bigint NOT NULL, expires timestamptz NOT NULL) WITH (fillfactor = 50)";
+/// As the library's own connections have them.
+const SETTINGS: &str =
+    "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off";
 const TAKE: &str = "INSERT INTO floor AS f VALUES ($1, $2, 1, now() + interval '15 s') \
      ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, token = f.token + 1, \
      expires = excluded.expires WHERE f.owner IS NULL OR f.expires < now() RETURNING token";
@@ -61,6 +64,7 @@ impl Floor {
         let (client, connection) = tokio_postgres::connect(&url, NoTls).await?;
         tokio::spawn(connection);
         client.batch_execute(TABLE).await?;
+        client.batch_execute(SETTINGS).await?;
         let (take, free) = (client.prepare(TAKE).await?, client.prepare(FREE).await?);
         Ok(Self { client, take, free })
     }

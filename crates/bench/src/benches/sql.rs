@@ -4,7 +4,7 @@
 use crate::{
     args::Plan,
     flavour::Flavour,
-    pair::{Pair, Speed, Stack, in_turns},
+    pair::{Pair, Stack, Turns, in_turns},
     report::Report,
     rounds::Rounds,
 };
@@ -45,20 +45,20 @@ where
     F: Future<Output = Result<P>> + Send + 'static,
 {
     let variants = variants();
-    let rounds = Rounds::run(plan.rounds, &variants, |variant| -> Result<[Speed; 2]> {
+    let rounds = Rounds::run(plan.rounds, &variants, |variant| -> Result<Turns> {
         begin(variant.commit)?;
         let (url, time) = (commits[variant.commit].url.clone(), plan.round());
         variant.flavour.run(async move { compare(open(url.clone()).await?, &url, time).await })
     })?;
     for (i, variant) in variants.into_iter().enumerate() {
-        let share = rounds.median(i, |[floor, stack]| stack.pairs_per_s / floor.pairs_per_s);
+        let share = rounds.median(i, |turns| turns.share);
         for (which, who) in ["floor: upsert and update", "whole stack"].into_iter().enumerate() {
             let how = format!("{}, {}", commits[variant.commit].what, variant.flavour.word());
             let what = format!("{who}, {how}");
             let figures = [
-                ("pairs_per_s", rounds.median(i, |speeds| speeds[which].pairs_per_s)),
+                ("pairs_per_s", rounds.median(i, |turns| turns.speeds[which].pairs_per_s)),
                 ("of_floor", if which == 1 { share } else { 1.0 }),
-                ("cpu_us_per_pair", rounds.median(i, |speeds| speeds[which].cpu_us)),
+                ("cpu_us_per_pair", rounds.median(i, |turns| turns.speeds[which].cpu_us)),
             ];
             report.row(what.clone(), &figures);
             if which == 1 {
@@ -70,10 +70,10 @@ where
 }
 
 /// The floor and the whole stack, in turns on one runtime.
-async fn compare<P: Pair>(floor: P, url: &str, time: Duration) -> Result<[Speed; 2]> {
+async fn compare<P: Pair>(floor: P, url: &str, time: Duration) -> Result<Turns> {
     let keeper = Keeper::connect(url).await?;
     let stack = Stack { keeper: keeper.clone(), name: "pairs".to_owned() };
-    let speeds = in_turns(floor, stack, time).await;
+    let turns = in_turns(floor, stack, time).await;
     keeper.close().await;
-    speeds
+    turns
 }

@@ -55,7 +55,7 @@ impl Doubts {
         }
     }
 
-    /// An ended session's copies are refused anyway.
+    /// An ended session's copies are refused, or leave what is dead to all.
     pub(crate) fn forget(&self, session: SessionId) {
         self.tickets().retain(|_, of| *of != session);
     }

@@ -296,6 +296,26 @@ async fn the_schema_is_made_once_however_many_come() {
     assert!(e.to_string().contains("migrate --print"), "{e}");
 }
 
+/// A user's transaction has looked at everything and goes on. What an upgrade does not change it does not
+/// wait for, nor does anybody wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_of_functions_alone_waits_for_no_transaction() {
+    let Some(server) = start(POSTGRES) else { return };
+    Keeper::connect(server.url()).await.expect("connected").close().await;
+    let user = User::of(&server).await;
+    user.run("UPDATE lockkeeper.lk_meta SET layout = 2").await;
+    user.run(
+        "BEGIN; SELECT count(*) FROM lockkeeper.lk_standing; \
+         DELETE FROM lockkeeper.lk_ticket; DELETE FROM lockkeeper.lk_closed; \
+         DELETE FROM lockkeeper.lk_evicted",
+    )
+    .await;
+    let keeper = soon("a keeper", Keeper::connect(server.url())).await.expect("connected");
+    assert!(user.number("SELECT layout::bigint FROM lockkeeper.lk_meta").await > 2);
+    user.run("COMMIT").await;
+    keeper.close().await;
+}
+
 /// Programs that never wait for a lock, and those that live too shortly to renew anything, clear away too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_never_waits_sweeps_all_the_same() {

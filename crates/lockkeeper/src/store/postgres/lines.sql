@@ -1,4 +1,4 @@
--- The operations on one line. Each is one call, one transaction, one round trip.
+-- The operations on one line. Each is one transaction.
 --
 -- Nobody waits for a row while it holds another: a line's row is waited for first, and whoever wants
 -- more than one line, or the row of a session that is found dead, skips what is locked. A renewal
@@ -14,7 +14,8 @@
 -- row just before. Our own connections have that as their setting; on others, as behind a pooler,
 -- lk_bound sets it for the transaction. (A SET in the function itself costs more.)
 --
--- Refusals are errors, so that they write nothing:
+-- Refusals are errors, so that they write nothing (enter.sql, before it asks, may leave the ticket of a
+-- session that is not there, which is dead to all):
 --   LK101 the session is over · LK102 the ticket was closed · LK103 another capacity (in DETAIL)
 --   LK104 the line is full · LK105 the request came too late (the server's clock in DETAIL)
 
@@ -168,7 +169,8 @@ $$;
 
 -- Enters a line. Uncontended it is one update in place; enter.sql does the same with less.
 --
--- o_what is granted, queued or busy. p_until is the moment, in microseconds of the server's clock,
+-- o_what is granted, queued or busy. o_news is NULL if nobody was there and the ticket stands in the line's
+-- own row. p_until is the moment, in microseconds of the server's clock,
 -- after which the request must have no effect.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_enter(
   p_name text, p_ticket bytea, p_session bytea, p_weight integer, p_capacity integer,

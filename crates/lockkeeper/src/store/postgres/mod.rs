@@ -5,8 +5,8 @@
 //! | line | a row with its first ticket; the tickets behind it are rows of their own |
 //! | session | a row with its end |
 //! | hint | `LISTEN` on one channel for each process; the message carries ticket and fence |
-//! | fence | max(the line's last + 1, the server's clock in µs), drawn under the line's row lock |
-//! | round trips | open, renew, enter, leave, poll, check, cells: one call each |
+//! | fence | more than all numbers of the line, and at least the server's clock in µs, drawn under the line's row lock |
+//! | round trips | open, renew, enter, leave, poll, check, cells: one call each (leave: two if the ticket is gone or its fence is being checked) |
 //!
 //! The operations are functions in the database, beside this file as `.sql`, and documented for users
 //! of other languages in `docs/sql.md`. A free lock is taken and left by plain statements that do the
@@ -198,6 +198,23 @@ impl Shared {
     fn freed(&self, name: &Name) {
         self.blocked.forget(name);
         self.sinks.freed(name);
+    }
+
+    /// A ticket has left: tells those who are next, or that the line is free.
+    async fn parted(&self, name: &Name, row: &Row) -> StoreResult<Left> {
+        let Some(parting) = get::<Option<Parting<'_>>>(row, "o_else")? else {
+            self.freed(name);
+            return Ok(Left::Released);
+        };
+        self.tell(&parting.news).await;
+        if parting.freed {
+            self.freed(name);
+        }
+        Ok(match parting.what {
+            "released" => Left::Released,
+            "withdrawn" => Left::Withdrawn,
+            _ => Left::Gone,
+        })
     }
 
     async fn try_enter(&self, ask: &Enter) -> StoreResult<Entered> {
@@ -481,28 +498,19 @@ impl Store for Postgres {
         let Shared { requests, calls, .. } = &*self.0;
         let mut rows = Vec::new();
         if !oddly {
-            rows = requests.call(&calls.leave, &place[..3], Repeat::Refused).await?;
+            rows = match requests.call(&calls.leave, &place[..3], Repeat::Refused).await {
+                // An older schema was restored under us.
+                Err(e) if schema::is_missing(&e) => Vec::new(),
+                rows => rows?,
+            };
         }
         // It may be gone, or kept by a transaction that has checked its fence.
         if rows.is_empty() {
             rows = requests.call(&calls.leave_oddly, &place, Repeat::Refused).await?;
         }
-        let row = one(&rows)?;
         self.0.tickets.forget(&ask.place);
         self.0.doubts.settle(*ticket);
-        let Some(parting) = get::<Option<Parting<'_>>>(row, "o_else")? else {
-            self.0.freed(name);
-            return Ok(Left::Released);
-        };
-        self.0.tell(&parting.news).await;
-        if parting.freed {
-            self.0.freed(name);
-        }
-        Ok(match parting.what {
-            "released" => Left::Released,
-            "withdrawn" => Left::Withdrawn,
-            _ => Left::Gone,
-        })
+        self.0.parted(name, one(&rows)?).await
     }
 
     async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {

@@ -107,8 +107,9 @@ impl<'r> FromSql<'r> for Answer<'r> {
             _ => None,
         };
         let (note, held) = (record.next()?, record.next()?);
-        let news = if record.is_over() { None } else { record.next()? };
-        let first = fence.is_some() && news.is_none();
+        let polled = record.is_over();
+        let news = if polled { None } else { record.next()? };
+        let first = !polled && fence.is_some() && news.is_none();
         let news = news.unwrap_or_default();
         Ok(Self { what, fence, ahead, recheck, owner, note, held, first, news })
     }
@@ -118,7 +119,7 @@ impl<'r> FromSql<'r> for Answer<'r> {
     }
 }
 
-/// What lk_leave says.
+/// What lk_leave and lk_pass_on say.
 pub(super) struct Parting<'r> {
     pub(super) what: &'r str,
     pub(super) freed: bool,

@@ -33,12 +33,18 @@ pub(super) fn quoted(name: &str) -> String {
 /// All statements that make the schema, or bring an older one up to date.
 pub(super) fn script(schema: &str) -> String {
     let quoted = quoted(schema);
-    let text = PARTS.concat();
+    let (text, place) = (PARTS.concat(), quoted.replace('\'', "''"));
     let text =
         text.replace("SCHEMA IF NOT EXISTS lockkeeper", &format!("SCHEMA IF NOT EXISTS {quoted}"));
     let text = text.replace("lockkeeper.", &format!("{quoted}."));
     format!(
-        "{text}\nINSERT INTO {quoted}.lk_meta(id, layout, store) \
+        "DO $$ BEGIN\n\
+           IF to_regclass('{place}.lk_meta') IS NOT NULL THEN\n\
+             IF (SELECT max(layout) FROM {quoted}.lk_meta) > {LAYOUT} THEN\n\
+               RAISE EXCEPTION 'the schema was made by a newer version meanwhile';\n\
+             END IF;\n\
+           END IF;\n\
+         END $$;\n{text}\nINSERT INTO {quoted}.lk_meta(id, layout, store) \
          VALUES (1, {LAYOUT}, decode(right(gen_random_uuid()::text, 12) || left(gen_random_uuid()::text, 4), 'hex')) \
          ON CONFLICT (id) DO UPDATE SET layout = excluded.layout;\n"
     )
@@ -48,10 +54,10 @@ pub(super) fn script(schema: &str) -> String {
 pub(super) fn printed(schema: &str) -> String {
     let quoted = quoted(schema);
     format!(
-        "BEGIN;\n{}COMMIT;\n\n-- The rights of those who use the locks; put a role in the place of app.\n\
+        "BEGIN;\nSET LOCAL lock_timeout = '5s';\n{}COMMIT;\n\n-- The rights of those who use the locks; put a role in the place of app.\n\
          -- GRANT USAGE ON SCHEMA {quoted} TO app;\n\
          -- GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {quoted} TO app;\n\
-         -- GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {quoted} TO app;\n",
+         -- GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {quoted} TO app; -- again after every upgrade\n",
         script(schema)
     )
 }

@@ -32,8 +32,8 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_session(
 ) WITH (fillfactor = 50);
 
 -- A name: the numbers it gave out, how many tickets stand in lk_ticket, and its first ticket. fence is that
--- of the first ticket, or of the one that was there before, and last is the last of all others: the next
--- number is greater than both. hold_until is set while there is a ticket that has no session. Until
+-- of the first ticket, or of the one that was there before, and last is at least that of all others: the
+-- next number is greater than both. hold_until is set while there is a ticket that has no session. Until
 -- closing, lk_closed may know of a ticket that must not enter this line any more.
 CREATE TABLE IF NOT EXISTS lockkeeper.lk_line(
   name       text COLLATE "C" PRIMARY KEY,
@@ -94,7 +94,6 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_ticket(
   cell_edit  bigint  NOT NULL DEFAULT 0,
   PRIMARY KEY (name, seq)
 ) WITH (fillfactor = 70);
-CREATE INDEX IF NOT EXISTS lk_ticket_session ON lockkeeper.lk_ticket(session);
 
 -- Tickets that were left while a copy of their enter may still be under way.
 CREATE TABLE IF NOT EXISTS lockkeeper.lk_closed(
@@ -103,14 +102,12 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_closed(
   until   timestamptz NOT NULL,
   PRIMARY KEY (ticket, session)
 );
-CREATE INDEX IF NOT EXISTS lk_closed_until ON lockkeeper.lk_closed(until);
 
 -- Tickets that somebody else has ended. A session's version is their number.
 CREATE TABLE IF NOT EXISTS lockkeeper.lk_evicted(
   session bytea NOT NULL,
   ticket  bytea NOT NULL
 );
-CREATE INDEX IF NOT EXISTS lk_evicted_session ON lockkeeper.lk_evicted(session);
 
 -- The values that belong to names.
 CREATE TABLE IF NOT EXISTS lockkeeper.lk_cell(
@@ -119,19 +116,37 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_cell(
   fence bigint NOT NULL
 );
 
--- Every ticket, wherever it stands, with the time at which it ends unless its session is renewed, and its
--- session's end: one that was ended has no valid fence, even if the clock is set back before dead_at.
-CREATE OR REPLACE VIEW lockkeeper.lk_standing AS
-SELECT l.name, 0::bigint AS seq, l.id, l.session, l.weight, l.capacity, l.fence, l.entered,
-       l.entered AS granted, l.hold_until, l.note, l.note_edit, l.cell_edit,
-       coalesce(l.hold_until, s.dead_at, '-infinity') AS dead_at,
-       s.host, s.pid, s.program, s.expires
-  FROM lockkeeper.lk_line l LEFT JOIN lockkeeper.lk_session s ON s.id = l.session
- WHERE l.id IS NOT NULL
-UNION ALL
-SELECT t.name, t.seq, t.id, t.session, t.weight, t.capacity, t.fence, t.entered,
-       t.granted, t.hold_until, t.note, t.note_edit, t.cell_edit,
-       coalesce(t.hold_until, CASE WHEN t.fence IS NULL THEN s.expires ELSE s.dead_at END,
-                '-infinity') AS dead_at,
-       s.host, s.pid, s.program, s.expires
-  FROM lockkeeper.lk_ticket t LEFT JOIN lockkeeper.lk_session s ON s.id = t.session;
+-- The indexes, and every ticket, wherever it stands, with the time at which it ends unless its session is
+-- renewed, and its session's end: one that was ended has no valid fence, even if the clock is set back
+-- before dead_at. Only what is not there yet: even to look whether an index exists keeps all writers out
+-- of its table, and a view that is replaced waits for every transaction that has looked at it.
+DO $$
+BEGIN
+  IF to_regclass('lockkeeper.lk_ticket_session') IS NULL THEN
+    CREATE INDEX lk_ticket_session ON lockkeeper.lk_ticket(session);
+  END IF;
+  IF to_regclass('lockkeeper.lk_closed_until') IS NULL THEN
+    CREATE INDEX lk_closed_until ON lockkeeper.lk_closed(until);
+  END IF;
+  IF to_regclass('lockkeeper.lk_evicted_session') IS NULL THEN
+    CREATE INDEX lk_evicted_session ON lockkeeper.lk_evicted(session);
+  END IF;
+  IF EXISTS (SELECT FROM pg_attribute
+              WHERE attrelid = to_regclass('lockkeeper.lk_standing') AND attname = 'expires') THEN
+    RETURN;
+  END IF;
+  CREATE OR REPLACE VIEW lockkeeper.lk_standing AS
+  SELECT l.name, 0::bigint AS seq, l.id, l.session, l.weight, l.capacity, l.fence, l.entered,
+         l.entered AS granted, l.hold_until, l.note, l.note_edit, l.cell_edit,
+         coalesce(l.hold_until, s.dead_at, '-infinity') AS dead_at,
+         s.host, s.pid, s.program, s.expires
+    FROM lockkeeper.lk_line l LEFT JOIN lockkeeper.lk_session s ON s.id = l.session
+   WHERE l.id IS NOT NULL
+  UNION ALL
+  SELECT t.name, t.seq, t.id, t.session, t.weight, t.capacity, t.fence, t.entered,
+         t.granted, t.hold_until, t.note, t.note_edit, t.cell_edit,
+         coalesce(t.hold_until, CASE WHEN t.fence IS NULL THEN s.expires ELSE s.dead_at END,
+                  '-infinity') AS dead_at,
+         s.host, s.pid, s.program, s.expires
+    FROM lockkeeper.lk_ticket t LEFT JOIN lockkeeper.lk_session s ON s.id = t.session;
+END $$;

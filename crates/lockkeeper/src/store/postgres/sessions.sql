@@ -140,7 +140,7 @@ BEGIN
   WITH gone AS (
     DELETE FROM lockkeeper.lk_session WHERE id IN (
       SELECT s.id FROM lockkeeper.lk_session s
-       WHERE s.dead_at <= v_now - interval '1 minute'
+       WHERE s.dead_at <= v_now - interval '2 minutes'
          AND NOT EXISTS (SELECT FROM lockkeeper.lk_ticket t WHERE t.session = s.id)
        LIMIT p_most FOR UPDATE SKIP LOCKED)
     RETURNING id

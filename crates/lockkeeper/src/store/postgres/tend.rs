@@ -44,7 +44,11 @@ impl Shared {
         let (ticket, session) = (place.ticket.to_bytes(), place.session.to_bytes());
         let values: Values<'_> = &[&place.name.as_str(), &&ticket[..], &&session[..]];
         // What stays behind is a ticket of the dead, which the next comer takes away.
-        let _ = self.requests.once(&self.calls.leave, values).await;
+        if let Ok(rows) = self.requests.once(&self.calls.leave, values).await
+            && let Some(row) = rows.first()
+        {
+            let _ = self.parted(&place.name, row).await;
+        }
         StoreError::not_applied(KIND, Trouble::SessionOver, "the session is over")
     }
 
