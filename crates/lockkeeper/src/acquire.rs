@@ -4,7 +4,7 @@ use crate::{
     desk::Tell,
     error::{Error, Result},
     guard::Guard,
-    keeper::Keeper,
+    keeper::{Inner, Keeper},
     name::{Name, NameError},
     observe,
     options::{Renew, TIME_MAX, TTL_MIN, Times, at_least, at_most},
@@ -162,7 +162,7 @@ impl Acquire {
     pub async fn try_now(mut self) -> Result<Option<Guard>> {
         self.manner = Manner::Contend;
         self.patience = Patience::Try;
-        self.go().await
+        Ok(self.go().await?.ok())
     }
 
     /// Takes the lock, runs the work, and releases. The work is dropped the moment the lock is lost.
@@ -201,27 +201,32 @@ impl Acquire {
         Ok(out)
     }
 
-    async fn go(self) -> Result<Option<Guard>> {
-        let want = self.want()?;
-        let inner = Arc::clone(&self.keeper.inner);
-        let span = observe::acquire(&want.name, want.mode, inner.store.kind());
-        async move {
-            let began = inner.clock.now();
-            let got = acquire(&inner, &want).await;
-            let waited = inner.clock.now().saturating_since(began);
-            match &got {
-                Ok(Some(_)) => {}
-                Ok(None) => observe::not_acquired(&want.name, waited),
-                Err(e) => observe::acquire_failed(&want.name, e, waited),
+    async fn go(self) -> Result<Result<Guard, Missed>> {
+        let (keeper, want) = self.want()?;
+        let span = observe::acquire(&want.name, want.mode, keeper.store.kind());
+        async {
+            let began = keeper.clock.now();
+            let got = acquire(&keeper, &want).await;
+            let waited = || keeper.clock.now().saturating_since(began);
+            match got {
+                Ok(Some(guard)) => Ok(Ok(guard)),
+                Ok(None) => {
+                    let missed = Missed { name: want.name.clone(), waited: waited() };
+                    observe::not_acquired(&missed.name, missed.waited);
+                    Ok(Err(missed))
+                }
+                Err(e) => {
+                    observe::acquire_failed(&want.name, &e, waited());
+                    Err(e)
+                }
             }
-            got
         }
         .instrument(span)
         .await
     }
 
     /// Checks everything that can be wrong before anything is sent.
-    fn want(&self) -> Result<Want> {
+    fn want(self) -> Result<(Arc<Inner>, Want)> {
         let name = self.name.clone()?;
         let times = self.times()?;
         check_mode(self.mode)?;
@@ -232,20 +237,21 @@ impl Acquire {
             let len = self.note.len();
             return Err(Error::Option(format!("a label has at most {NOTE_MAX} bytes, not {len}")));
         }
-        Ok(Want {
+        let want = Want {
             name,
             mode: self.mode,
             manner: self.manner,
             patience: self.patience,
-            retry: self.retry.clone(),
+            retry: self.retry,
             times,
             leased: self.lease.is_some(),
             at_least: self.at_least,
             max_hold: self.max_hold,
-            owner: self.owner.clone(),
-            note: self.note.clone(),
-            tell: self.tell.clone(),
-        })
+            owner: self.owner,
+            note: self.note,
+            tell: self.tell,
+        };
+        Ok((self.keeper.inner, want))
     }
 
     fn times(&self) -> Result<Times> {
@@ -282,6 +288,12 @@ impl Acquire {
     }
 }
 
+/// The lock could not be had in time.
+struct Missed {
+    name: Name,
+    waited: Duration,
+}
+
 fn check_mode(mode: Mode) -> Result<()> {
     let Mode::Permits { weight, of } = mode else { return Ok(()) };
     let wrong = match (weight, of) {
@@ -304,15 +316,8 @@ impl IntoFuture for Acquire {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let (clock, name) = (self.keeper.inner.clock.clone(), self.name.clone());
-            let began = clock.now();
-            match self.go().await? {
-                Some(guard) => Ok(guard),
-                None => {
-                    let waited = clock.now().saturating_since(began);
-                    Err(Error::NotAcquired { name: name?, waited })
-                }
-            }
+            let missed = |Missed { name, waited }| Error::NotAcquired { name, waited };
+            self.go().await?.map_err(missed)
         })
     }
 }

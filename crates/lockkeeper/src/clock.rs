@@ -121,6 +121,9 @@ impl Clock {
     /// # Cancel safety
     /// Dropping the future ends the sleep and nothing else.
     pub async fn sleep_until(&self, deadline: Moment) {
+        if deadline == Moment::NEVER {
+            return std::future::pending().await;
+        }
         loop {
             // Listening before the clock is read, so that no move falls between the two.
             let mut moved = self.0.as_ref().map(|m| Box::pin(m.moved.notified()));
@@ -136,9 +139,6 @@ impl Clock {
             let now = self.now();
             if now >= deadline {
                 return;
-            }
-            if deadline == Moment::NEVER {
-                return std::future::pending().await;
             }
             tokio::select! {
                 () = moved => {}

@@ -6,10 +6,10 @@ use crate::{
     error::Loss,
     name::Name,
     store::{Hints, Stand, Wait},
-    ticket::TicketId,
+    ticket::{ById, TicketId},
 };
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -60,9 +60,11 @@ pub(crate) struct Desk {
 
 #[derive(Default)]
 struct Book {
-    waiting: HashMap<TicketId, Waiter>,
-    held: HashMap<TicketId, Arc<Grip>>,
-    leaving: HashSet<TicketId>,
+    waiting: ById<TicketId, Waiter>,
+    held: ById<TicketId, Arc<Grip>>,
+    leaving: foldhash::HashSet<TicketId>,
+    /// Those that have left since all tickets were asked for: the answer may still have them.
+    left: Option<foldhash::HashSet<TicketId>>,
     contending: HashMap<Name, Arc<Notify>>,
     /// The lanes that tickets have, a bit each.
     lanes: u64,
@@ -302,6 +304,7 @@ impl Desk {
         book.waiting.remove(&ticket);
         book.held.remove(&ticket);
         book.leaving.remove(&ticket);
+        book.left.as_mut().map(|left| left.insert(ticket));
         if ticket.lane() < LANES {
             book.lanes &= !(1 << ticket.lane());
         }
@@ -348,6 +351,7 @@ impl Desk {
         };
         let poll = waiting.map(asked).collect();
         let verify = book.verify.take_if(|(_, at)| *at <= now).map(|(version, _)| version);
+        book.left = verify.map(|_| Default::default());
         Due { verify, poll }
     }
 
@@ -380,6 +384,7 @@ impl Desk {
             }
         }
         book.verify = book.verify.or(due.verify.map(|version| (version, soon)));
+        book.left = None;
     }
 
     /// The tickets that the desk takes to be held.
@@ -394,7 +399,8 @@ impl Desk {
 
     /// All tickets were compared with the store's of this version.
     pub(crate) fn verified(&self, version: u64) {
-        self.book().verified = Some(version);
+        let mut book = self.book();
+        (book.verified, book.left) = (Some(version), None);
     }
 
     /// Does anybody here know this ticket?
@@ -403,6 +409,7 @@ impl Desk {
         book.waiting.contains_key(&ticket)
             || book.held.contains_key(&ticket)
             || book.leaving.contains(&ticket)
+            || book.left.as_ref().is_some_and(|left| left.contains(&ticket))
     }
 
     /// Takes out a waiter whose enter has been answered.

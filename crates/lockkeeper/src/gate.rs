@@ -6,7 +6,7 @@
 
 use crate::name::Name;
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::sync::oneshot;
@@ -41,9 +41,12 @@ impl Gate {
     pub(crate) async fn pass(self: &Arc<Self>, name: &Name) -> Pass {
         let turn = {
             let mut doors = self.doors();
-            let Some(door) = doors.get_mut(name) else {
-                doors.insert(name.clone(), Door::default());
-                return Pass { gate: Some(Arc::clone(self)), name: name.clone() };
+            let door = match doors.entry(name.clone()) {
+                Entry::Occupied(door) => door.into_mut(),
+                Entry::Vacant(free) => {
+                    free.insert(Door::default());
+                    return Pass { gate: Some(Arc::clone(self)), name: name.clone() };
+                }
             };
             while door.behind.back().is_some_and(oneshot::Sender::is_closed) {
                 door.behind.pop_back();
@@ -77,9 +80,9 @@ impl Drop for Pass {
     fn drop(&mut self) {
         let Some(gate) = self.gate.take() else { return };
         let mut doors = gate.doors();
-        let Some(door) = doors.get_mut(&self.name) else { return };
-        door.waiting = false;
-        while let Some(next) = door.behind.pop_front() {
+        let Entry::Occupied(mut door) = doors.entry(self.name.clone()) else { return };
+        door.get_mut().waiting = false;
+        while let Some(next) = door.get_mut().behind.pop_front() {
             let pass = Self { gate: Some(Arc::clone(&gate)), name: self.name.clone() };
             match next.send(pass) {
                 Ok(()) => return,
@@ -87,7 +90,7 @@ impl Drop for Pass {
                 Err(mut returned) => returned.gate = None,
             }
         }
-        doors.remove(&self.name);
+        door.remove();
     }
 }
 

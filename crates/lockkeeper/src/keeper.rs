@@ -20,7 +20,6 @@ use crate::{
     watch::Watch,
 };
 use std::{
-    collections::HashMap,
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -62,7 +61,8 @@ pub(crate) struct Inner {
 
 #[derive(Default)]
 struct Sessions {
-    shared: HashMap<Times, Arc<OnceCell<Weak<Session>>>>,
+    /// One for each choice of times; few programs make more than one.
+    shared: Vec<(Times, Arc<OnceCell<Weak<Session>>>)>,
     /// The session of the keeper's own times stays open; all others live with their guards.
     home: Option<Arc<Session>>,
     /// Sessions of fixed leases, each with one lock.
@@ -329,7 +329,7 @@ impl Keeper {
         self.inner.closed.store(true, Ordering::Release);
         let _one_at_a_time = self.inner.closing.lock().await;
         let Sessions { shared, home, leased, tasks } = std::mem::take(&mut *self.inner.sessions());
-        let shared = shared.values().filter_map(|cell| cell.get());
+        let shared = shared.iter().filter_map(|(_, cell)| cell.get());
         for session in leased.iter().chain(shared).filter_map(Weak::upgrade) {
             session.close();
         }
@@ -352,6 +352,19 @@ impl Keeper {
 }
 
 impl Inner {
+    /// The session for these times, if it lives.
+    pub(crate) fn living(&self, times: Times) -> Option<Arc<Session>> {
+        if self.closed.load(Ordering::Acquire) {
+            return None;
+        }
+        let session = {
+            let sessions = self.sessions();
+            let (_, cell) = sessions.shared.iter().find(|(of, _)| *of == times)?;
+            cell.get()?.upgrade()?
+        };
+        (!session.is_lost()).then_some(session)
+    }
+
     /// The session for these times, opened if there is none that lives.
     pub(crate) async fn session(&self, times: Times, leased: bool) -> Result<Arc<Session>> {
         if self.closed.load(Ordering::Acquire) {
@@ -379,8 +392,15 @@ impl Inner {
             let cell = {
                 let mut sessions = self.sessions();
                 let over = |s: &Weak<Session>| s.upgrade().is_none_or(|s| s.is_lost());
-                sessions.shared.retain(|_, cell| !cell.get().is_some_and(over));
-                Arc::clone(sessions.shared.entry(times).or_default())
+                sessions.shared.retain(|(_, cell)| !cell.get().is_some_and(over));
+                match sessions.shared.iter().find(|(of, _)| *of == times) {
+                    Some((_, cell)) => Arc::clone(cell),
+                    None => {
+                        let cell = Arc::<OnceCell<_>>::default();
+                        sessions.shared.push((times, Arc::clone(&cell)));
+                        cell
+                    }
+                }
             };
             let mut opened = None;
             let open = async || {

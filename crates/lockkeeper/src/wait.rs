@@ -98,15 +98,21 @@ pub(crate) async fn acquire(keeper: &Arc<Inner>, want: &Want) -> Result<Option<G
     }
     let (mut outage, mut drift) = (Outage::default(), Duration::ZERO);
     loop {
-        let Some(session) = session(keeper, want, until, &mut outage).await? else {
-            return outage.ended(clock.now()).map(|()| None);
+        // Most find one; opening one is rare and takes more room than all the rest.
+        let living = if want.leased { None } else { keeper.living(want.times) };
+        let session = match living {
+            Some(session) => session,
+            None => match Box::pin(session(keeper, want, until, &mut outage)).await? {
+                Some(session) => session,
+                None => return outage.ended(clock.now()).map(|()| None),
+            },
         };
         outage = Outage::default();
         match stand(keeper, &session, want, until, pass.as_ref()).await? {
             Turn::GaveUp => return Ok(None),
             Turn::Granted(hold) => {
                 if want.leased {
-                    settle_lease(&hold, clock.now().saturating_since(began)).await?;
+                    Box::pin(settle_lease(&hold, clock.now().saturating_since(began))).await?;
                 }
                 return Ok(Some(keeper.owned.first(want, hold)));
             }
@@ -182,7 +188,6 @@ async fn stand(
     let contender = contends.then(|| Contender::on(session, &want.name));
     let (mut outage, mut attempts) = (Outage::default(), Attempts::new());
     let fence = loop {
-        tokio::task::coop::consume_budget().await;
         let turn = desk.listen(seat.ticket, &want.name, want.tell.clone());
         let answer = tokio::select! {
             biased;
@@ -228,7 +233,7 @@ async fn stand(
             // The store has told it that the lock is taken, and fears a late copy of that request.
             Err(e) if e.trouble == Trouble::TicketClosed && want.patience != Patience::Try => {
                 seat = Seat::take(session, want);
-                continue;
+                Duration::ZERO
             }
             Err(e) if e.is_transient() && want.patience != Patience::Try => {
                 observe::store_trouble(&want.name, &e);
@@ -236,6 +241,8 @@ async fn stand(
             }
             Err(e) => return Err(e.about(&want.name, want.mode)),
         };
+        // A pause may be none at all.
+        tokio::task::coop::consume_budget().await;
         desk.waiters.notify_one();
         tokio::select! {
             () = Contender::rung(contender.as_ref()) => {}

@@ -6,18 +6,15 @@
 use super::{Entered, StoreResult};
 use crate::{
     error::{Outcome, StoreError, Trouble},
-    ticket::{Place, SessionId, TicketId},
+    ticket::{ById, Place, SessionId, TicketId},
 };
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Default)]
-pub(crate) struct Doubts(Mutex<HashMap<TicketId, SessionId>>);
+pub(crate) struct Doubts(Mutex<ById<TicketId, SessionId>>);
 
 impl Doubts {
-    fn tickets(&self) -> MutexGuard<'_, HashMap<TicketId, SessionId>> {
+    fn tickets(&self) -> MutexGuard<'_, ById<TicketId, SessionId>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

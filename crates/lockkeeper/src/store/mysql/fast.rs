@@ -7,9 +7,13 @@
 //! that the session holds is true of it: the holder hears of it with the next renewal.
 
 use super::Mysql;
-use crate::{clock::Moment, name::Name, ticket::SessionId};
+use crate::{
+    clock::Moment,
+    name::Name,
+    ticket::{ById, SessionId},
+};
+use foldhash::fast::RandomState;
 use std::{
-    collections::{HashMap, hash_map::RandomState},
     hash::BuildHasher as _,
     sync::{
         Mutex, MutexGuard, PoisonError,
@@ -34,7 +38,7 @@ struct Life {
 
 /// What is known about sessions and lines.
 pub(super) struct Fast {
-    lives: Mutex<HashMap<SessionId, Life>>,
+    lives: Mutex<ById<SessionId, Life>>,
     /// Names, by their hash, in whose lines others have been met lately. There the plain statements would
     /// be sent in vain. Two names that share a place cost each other a little time.
     crowded: Box<[AtomicBool]>,
@@ -44,12 +48,12 @@ pub(super) struct Fast {
 impl Default for Fast {
     fn default() -> Self {
         let crowded = (0..PLACES).map(|_| AtomicBool::new(false)).collect();
-        Self { lives: Mutex::default(), crowded, hasher: RandomState::new() }
+        Self { lives: Mutex::default(), crowded, hasher: RandomState::default() }
     }
 }
 
 impl Fast {
-    fn lives(&self) -> MutexGuard<'_, HashMap<SessionId, Life>> {
+    fn lives(&self) -> MutexGuard<'_, ById<SessionId, Life>> {
         self.lives.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -16,6 +16,7 @@ use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, Statement, Value, prelud
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    pin::pin,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -90,7 +91,7 @@ impl Wire {
         let wrote = Wrote { number: result.last_insert_id(), changed: result.affected_rows() > 0 };
         let mut rows = Vec::new();
         while !result.is_empty() {
-            rows.extend(result.collect::<Row>().await?);
+            rows.extend(Box::pin(result.collect::<Row>()).await?);
         }
         Ok(Answer { rows, wrote })
     }
@@ -374,11 +375,15 @@ impl Link {
         let breaks = self.breaks();
         let mut wire = match lane.take(breaks) {
             Some(wire) => wire,
-            None => Wire::new(self.connect().await?, breaks),
+            None => Wire::new(Box::pin(self.connect()).await?, breaks),
         };
         let mut unanswered = Unanswered::on(self, lane);
         let patience = lane.patience();
-        let answer = timeout(patience, wire.run(sql, params)).await;
+        let answer = {
+            // In its place, for it is large to move.
+            let run = pin!(wire.run(sql, params));
+            timeout(patience, run).await
+        };
         unanswered.since = None;
         match answer {
             Ok(Ok(answer)) => {

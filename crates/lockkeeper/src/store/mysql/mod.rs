@@ -449,14 +449,14 @@ impl Store for Mysql {
             Err(e) if e.is_transient() => {}
             Err(e) => return Err(e),
         }
-        let entered = self.enter_line(&ask).await;
+        let entered = Box::pin(self.enter_line(&ask)).await;
         match &entered {
             Ok(Entered::Queued(_)) => self.watch.waits(ask.place.session, ask.place.ticket),
             // A copy that got no answer may come when the lock is free, so the ticket is closed: whoever
             // comes again does so with another. What cannot be closed now is left to the caller.
             Ok(Entered::Busy(_)) if self.doubts.has(ask.place.ticket) => {
                 let leave = Leave { place: ask.place.clone(), keep: None, stray: true };
-                if self.leave_line(leave).await.is_ok() {
+                if Box::pin(self.leave_line(leave)).await.is_ok() {
                     return entered;
                 }
             }
@@ -507,7 +507,7 @@ impl Store for Mysql {
         if self.leave_first(&ask).await? {
             return Ok(Left::Released);
         }
-        self.leave_line(ask).await
+        Box::pin(self.leave_line(ask)).await
     }
 
     async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {

@@ -1,5 +1,6 @@
 //! The statements that are sent: calls of the functions in the database, and the short ways in and out.
 
+use crate::line::LINE_MAX;
 use tokio_postgres::types::Type;
 
 /// One statement, with the types of its arguments.
@@ -22,7 +23,7 @@ macro_rules! calls {
                 Self {
                     $($name: Call {
                         name: stringify!($name),
-                        sql: bare($sql).replace("lockkeeper.", &format!("{schema}.")),
+                        sql: written($sql, schema),
                         types: &[$(Type::$type),*],
                     },)*
                 }
@@ -32,9 +33,10 @@ macro_rules! calls {
 }
 
 /// The statement on one line, without its comments: so it is short in a server's log.
-fn bare(sql: &str) -> String {
+fn written(sql: &str, schema: &str) -> String {
     let lines = sql.lines().map(str::trim).filter(|line| !line.starts_with("--"));
-    lines.collect::<Vec<_>>().join(" ")
+    let line = lines.collect::<Vec<_>>().join(" ");
+    line.replace("{most}", &LINE_MAX.to_string()).replace("lockkeeper.", &format!("{schema}."))
 }
 
 calls! {
@@ -45,13 +47,13 @@ calls! {
     clear: "SELECT * FROM lockkeeper.lk_clear($1, $2, $3)", [BYTEA, TEXT_ARRAY, INT4];
     sweep: "SELECT * FROM lockkeeper.lk_sweep($1, $2)", [INT8, INT4];
     enter: include_str!("enter.sql"),
-        [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8, INT4];
+        [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8];
     enter_pooled: "SELECT NULL::bigint AS o_fence, \
-                   lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, $9) AS o_else",
-        [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8, INT4];
+                   lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, {most}) AS o_else",
+        [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8];
     enter_hurrying: "SELECT NULL::bigint AS o_fence, CASE WHEN lockkeeper.lk_hurry() THEN \
-                     lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, $9) END AS o_else",
-        [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8, INT4];
+                     lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, {most}) END AS o_else",
+        [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8];
     leave: include_str!("leave.sql"), [TEXT, BYTEA, BYTEA];
     leave_oddly: "SELECT lockkeeper.lk_leave($1, $2, $3, $4, $5) AS o_else",
         [TEXT, BYTEA, BYTEA, INT8, INT8];

@@ -1,5 +1,5 @@
 -- Enters a line: $1 name, $2 ticket, $3 session, $4 weight, $5 capacity, $6 queue, $7 note, $8 until,
--- $9 most, as lk_enter has them. One round trip: o_fence if the line was free, else what lk_enter says.
+-- as lk_enter has them. One round trip: o_fence if the line was free, else what lk_enter says.
 -- No row at all: there is no such session, and the ticket has to be taken back.
 --
 -- All that decides about a free line stands in its row, because what a statement reads elsewhere is as
@@ -23,6 +23,6 @@ WITH fast AS (
 )
 SELECT f.fence AS o_fence,
        CASE WHEN f.fence IS NULL
-            THEN lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, $9) END AS o_else
+            THEN lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, {most}) END AS o_else
   FROM lockkeeper.lk_session AS s LEFT JOIN fast AS f ON s.expires > clock_timestamp()
  WHERE s.id = $3

@@ -16,8 +16,8 @@ use crate::{
     store::StoreResult,
 };
 use std::{
-    collections::HashMap,
     future::poll_fn,
+    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -102,11 +102,15 @@ struct Wire {
     /// The connection's task: it ends with the wire.
     task: AbortHandle,
     /// `None` if another client may get our server's connection for its next transaction.
-    statements: Option<Mutex<HashMap<&'static str, Statement>>>,
+    statements: Option<Mutex<Statements>>,
     /// Held while a request is under way that must be alone.
     turn: tokio::sync::Mutex<()>,
     silence: Mutex<Silence>,
 }
+
+/// What a connection has prepared, by the names of the calls. There are so few that looking through them is
+/// quickest.
+type Statements = Vec<(&'static str, Statement)>;
 
 impl Drop for Wire {
     fn drop(&mut self) {
@@ -329,7 +333,9 @@ impl Link {
             Err(Gone) => return Box::pin(self.once(call, values)).await,
         };
         let waiting = Waiting::begin(self, &wire);
-        let answer = tokio::time::timeout(REQUEST, wire.send(call, values)).await;
+        // In its place, for it is large to move.
+        let sent = pin!(wire.send(call, values));
+        let answer = tokio::time::timeout(REQUEST, sent).await;
         self.heard(waiting, answer, REQUEST)
     }
 
@@ -473,16 +479,17 @@ impl Wire {
         let Some(statements) = &self.statements else {
             let typed: Vec<(&(dyn ToSql + Sync), Type)> =
                 values.iter().copied().zip(call.types.iter().cloned()).collect();
-            return self.client.query_typed(&call.sql, &typed).await;
+            return Box::pin(self.client.query_typed(&call.sql, &typed)).await;
         };
-        let known =
-            statements.lock().unwrap_or_else(PoisonError::into_inner).get(call.name).cloned();
+        let statements = || statements.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = |(name, _): &&(&str, Statement)| *name == call.name;
+        let known = statements().iter().find(known).map(|(_, statement)| statement.clone());
         let statement = match known {
             Some(statement) => statement,
             None => {
-                let made = self.client.prepare_typed(&call.sql, call.types).await?;
-                let mut statements = statements.lock().unwrap_or_else(PoisonError::into_inner);
-                statements.entry(call.name).or_insert(made).clone()
+                let made = Box::pin(self.client.prepare_typed(&call.sql, call.types)).await?;
+                statements().push((call.name, made.clone()));
+                made
             }
         };
         self.client.query(&statement, values).await

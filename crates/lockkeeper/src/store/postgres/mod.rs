@@ -45,7 +45,7 @@ use super::{
 use crate::{
     clock::Clock,
     error::{Outcome, Result, StoreError, Trouble},
-    line::{LINE_MAX, Line},
+    line::Line,
     name::Name,
     ticket::{Place, SessionId, TicketId},
 };
@@ -174,6 +174,9 @@ impl Shared {
     /// Tells those who were granted: ours at once, those of other processes by one statement that
     /// nobody waits for the effect of.
     async fn tell(&self, news: &[String]) {
+        if news.is_empty() {
+            return;
+        }
         let others = news::grants(news).filter_map(|(channel, text)| {
             if channel != self.channel {
                 return Some((channel, text));
@@ -184,7 +187,7 @@ impl Shared {
             None
         });
         let (channels, texts): (Vec<&str>, Vec<String>) = others.unzip();
-        self.send(&channels, &texts).await;
+        Box::pin(self.send(&channels, &texts)).await;
     }
 
     async fn send(&self, channels: &[&str], texts: &[String]) {
@@ -248,14 +251,16 @@ impl Shared {
             Err(e) => return Err(e),
         };
         self.blocked.forget(name);
-        let Some(row) = rows.first() else { return Err(self.take_back(&ask.place).await) };
+        let Some(row) = rows.first() else {
+            return Err(Box::pin(self.take_back(&ask.place)).await);
+        };
         if let Some(fence) = get::<Option<i64>>(row, "o_fence")? {
-            self.tickets.note_first(&ask.place);
+            self.tickets.note_first(ask.place.ticket);
             return Ok(Entered::Granted { fence: fence.cast_unsigned() });
         }
         let answer: Answer<'_> = get(row, "o_else")?;
         if answer.first {
-            self.tickets.note_first(&ask.place);
+            self.tickets.note_first(ask.place.ticket);
         }
         self.tell(&answer.news).await;
         Ok(match answer.what {
@@ -272,7 +277,6 @@ impl Shared {
         let (weight, capacity) =
             (ask.mode.weight().cast_signed(), ask.mode.capacity().cast_signed());
         let queue = ask.manner == Manner::Queue;
-        let most = i32::try_from(LINE_MAX).unwrap_or(i32::MAX);
         let until = self.deadline();
         let values: Values<'_> = &[
             &name.as_str(),
@@ -283,7 +287,6 @@ impl Shared {
             &queue,
             &ask.note,
             &until,
-            &most,
         ];
         let call = match self.pooled {
             _ if queue && self.blocked.hurries(name, self.clock.now()) => {
@@ -431,7 +434,7 @@ impl Store for Postgres {
             Err(e) => e.outcome == Outcome::NotApplied,
         };
         if nothing_left {
-            self.0.tickets.forget(&ask.place);
+            self.0.tickets.forget(ask.place.ticket);
         }
         entered
     }
@@ -494,7 +497,8 @@ impl Store for Postgres {
         let stray = if ask.stray { micros(STRAY_MAX) } else { 0 };
         let place: [&(dyn ToSql + Sync); 5] =
             [&name.as_str(), &&ticket_id[..], &&session_id[..], &keep, &stray];
-        let oddly = self.0.pooled || keep > 0 || ask.stray || !self.0.tickets.is_first(&ask.place);
+        let oddly =
+            self.0.pooled || keep > 0 || ask.stray || !self.0.tickets.is_first(ask.place.ticket);
         let Shared { requests, calls, .. } = &*self.0;
         let mut rows = Vec::new();
         if !oddly {
@@ -506,9 +510,9 @@ impl Store for Postgres {
         }
         // It may be gone, or kept by a transaction that has checked its fence.
         if rows.is_empty() {
-            rows = requests.call(&calls.leave_oddly, &place, Repeat::Refused).await?;
+            rows = Box::pin(requests.call(&calls.leave_oddly, &place, Repeat::Refused)).await?;
         }
-        self.0.tickets.forget(&ask.place);
+        self.0.tickets.forget(ask.place.ticket);
         self.0.doubts.settle(*ticket);
         self.0.parted(name, one(&rows)?).await
     }

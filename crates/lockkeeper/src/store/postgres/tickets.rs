@@ -2,62 +2,55 @@
 
 use crate::{
     name::Name,
-    ticket::{Place, SessionId, TicketId},
+    ticket::{ById, Place, SessionId, TicketId},
 };
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// With each ticket: does it stand in its line's own row?
-type Of = HashMap<(Name, TicketId), bool>;
+struct Known {
+    session: SessionId,
+    name: Name,
+    /// Does it stand in its line's own row?
+    first: bool,
+}
 
 #[derive(Default)]
-pub(super) struct Tickets(Mutex<HashMap<SessionId, Of>>);
+pub(super) struct Tickets(Mutex<ById<TicketId, Known>>);
 
 impl Tickets {
-    fn all(&self) -> MutexGuard<'_, HashMap<SessionId, Of>> {
+    fn all(&self) -> MutexGuard<'_, ById<TicketId, Known>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// This ticket is about to enter.
     pub(super) fn note(&self, place: &Place) {
-        self.all().entry(place.session).or_default().insert(key(place), false);
+        let (session, name) = (place.session, place.name.clone());
+        self.all().insert(place.ticket, Known { session, name, first: false });
     }
 
     /// It was granted when it came to an empty line.
-    pub(super) fn note_first(&self, place: &Place) {
-        let mut all = self.all();
-        let known = all.get_mut(&place.session).and_then(|known| known.get_mut(&key(place)));
-        known.into_iter().for_each(|first| *first = true);
+    pub(super) fn note_first(&self, ticket: TicketId) {
+        self.all().get_mut(&ticket).into_iter().for_each(|known| known.first = true);
     }
 
     /// Was it so, and through this handle?
-    pub(super) fn is_first(&self, place: &Place) -> bool {
-        let all = self.all();
-        all.get(&place.session).and_then(|known| known.get(&key(place))).is_some_and(|first| *first)
+    pub(super) fn is_first(&self, ticket: TicketId) -> bool {
+        self.all().get(&ticket).is_some_and(|known| known.first)
     }
 
     /// It is in no line any more.
-    pub(super) fn forget(&self, place: &Place) {
-        if let Some(known) = self.all().get_mut(&place.session) {
-            known.remove(&key(place));
-        }
+    pub(super) fn forget(&self, ticket: TicketId) {
+        self.all().remove(&ticket);
     }
 
     /// In which lines this session's tickets are.
     pub(super) fn names(&self, session: SessionId) -> Vec<Name> {
         let all = self.all();
-        let known = all.get(&session).into_iter().flat_map(HashMap::keys);
-        known.map(|(name, _)| name.clone()).collect()
+        let own = all.values().filter(|known| known.session == session);
+        own.map(|known| known.name.clone()).collect()
     }
 
     /// The session has ended.
     pub(super) fn forget_all(&self, session: SessionId) {
-        self.all().remove(&session);
+        self.all().retain(|_, known| known.session != session);
     }
-}
-
-fn key(place: &Place) -> (Name, TicketId) {
-    (place.name.clone(), place.ticket)
 }
