@@ -162,7 +162,7 @@ impl Acquire {
     pub async fn try_now(mut self) -> Result<Option<Guard>> {
         self.manner = Manner::Contend;
         self.patience = Patience::Try;
-        Ok(self.go().await?.ok())
+        self.go(|got| Ok(got.ok())).await
     }
 
     /// Takes the lock, runs the work, and releases. The work is dropped the moment the lock is lost.
@@ -201,7 +201,7 @@ impl Acquire {
         Ok(out)
     }
 
-    async fn go(self) -> Result<Result<Guard, Missed>> {
+    async fn go<T>(self, then: fn(Result<Guard, Missed>) -> Result<T>) -> Result<T> {
         let (keeper, want) = self.want()?;
         let span = observe::acquire(&want.name, want.mode, keeper.store.kind());
         async {
@@ -209,11 +209,11 @@ impl Acquire {
             let got = acquire(&keeper, &want).await;
             let waited = || keeper.clock.now().saturating_since(began);
             match got {
-                Ok(Some(guard)) => Ok(Ok(guard)),
+                Ok(Some(guard)) => then(Ok(guard)),
                 Ok(None) => {
                     let missed = Missed { name: want.name.clone(), waited: waited() };
                     observe::not_acquired(&missed.name, missed.waited);
-                    Ok(Err(missed))
+                    then(Err(missed))
                 }
                 Err(e) => {
                     observe::acquire_failed(&want.name, &e, waited());
@@ -315,10 +315,11 @@ impl IntoFuture for Acquire {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move {
-            let missed = |Missed { name, waited }| Error::NotAcquired { name, waited };
-            self.go().await?.map_err(missed)
-        })
+        Box::pin(
+            self.go(|got| {
+                got.map_err(|Missed { name, waited }| Error::NotAcquired { name, waited })
+            }),
+        )
     }
 }
 

@@ -25,6 +25,8 @@ mod doubts;
 mod erased;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod fast;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;

@@ -9,7 +9,7 @@
 //! | round trips | enter, leave, renew, poll (for 64 tickets): one each |
 //! | connections | four: two for lines, one for renewals, one to watch |
 //!
-//! A lock that nobody else wants is taken by one plain statement and released by one (`fast.rs`). The other
+//! A lock that nobody else wants is taken by one plain statement and released by one (`store/fast.rs`). The other
 //! operations are procedures in the database, in the `.sql` files beside this one, made when a
 //! store is first connected to. Time is the server's alone, read after every wait for a lock. A leave
 //! hands the lock to the next ticket in its own transaction; the waiter finds the grant by looking.
@@ -21,7 +21,6 @@
 
 mod advice;
 pub(super) mod connect;
-mod fast;
 mod link;
 mod look;
 mod reply;
@@ -39,7 +38,7 @@ pub use tx::{Procedures, fence_check, lock_in};
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
     Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Which,
-    doubts::Doubts,
+    doubts::Doubts, fast::Fast,
 };
 use crate::{
     clock::Clock,
@@ -49,7 +48,6 @@ use crate::{
     ticket::{Place, SessionId, TicketId},
 };
 use connect::Plan;
-use fast::Fast;
 use link::Link;
 use link::Text;
 use mysql_async::{Row, Value};
@@ -183,7 +181,10 @@ impl Mysql {
         if self.fast.is_crowded(name) {
             return Ok(None);
         }
-        let Some(life) = self.known_life(*session) else { return Ok(None) };
+        let Some(life) = self.fast.known_life(*session, self.clock.now(), self.link.breaks())
+        else {
+            return Ok(None);
+        };
         let deadline = self.server_micros().saturating_add(micros(PATIENCE));
         let params = vec![
             bytes(ticket.to_bytes()),
@@ -250,7 +251,7 @@ impl Mysql {
             self.doubts.note(&ask.place);
         }
         if let Ok(Answer::Entered(entered)) = &answer {
-            self.lives_on(*session, sent, breaks);
+            self.fast.lives_on(*session, sent, breaks);
             self.fast.set_crowded(name, !matches!(entered, Entered::Granted { .. }));
         }
         answer
@@ -394,7 +395,7 @@ impl Store for Mysql {
         if field(&row, "is_over")? {
             return Err(StoreError::session_over(KIND));
         }
-        self.lives(session, field(&row, "expires")?, sent, breaks);
+        self.fast.lives(session, field(&row, "expires")?, sent, breaks);
         Ok(Terms::new(reply::duration(&row, "ttl")?, reply::duration(&row, "delay")?))
     }
 
@@ -410,7 +411,7 @@ impl Store for Mysql {
             return Ok(Renewal::Lost);
         }
         self.meet(&row)?;
-        self.lives(session, field(&row, "expires")?, sent, breaks);
+        self.fast.lives(session, field(&row, "expires")?, sent, breaks);
         let turn = self.renewals.fetch_add(1, Ordering::Relaxed) % SWEEP == SWEEP - 1;
         if turn || field(&row, "leftovers")? {
             self.sweep.begin();

@@ -34,8 +34,11 @@ macro_rules! calls {
 
 /// The statement on one line, without its comments: so it is short in a server's log.
 fn written(sql: &str, schema: &str) -> String {
-    let lines = sql.lines().map(str::trim).filter(|line| !line.starts_with("--"));
-    let line = lines.collect::<Vec<_>>().join(" ");
+    let bare = |sql: &str| {
+        let lines = sql.lines().map(str::trim).filter(|line| !line.starts_with("--"));
+        lines.collect::<Vec<_>>().join(" ")
+    };
+    let line = bare(sql).replace("{first}", &bare(include_str!("first.sql")));
     line.replace("{most}", &LINE_MAX.to_string()).replace("lockkeeper.", &format!("{schema}."))
 }
 
@@ -46,6 +49,8 @@ calls! {
     close: "SELECT lockkeeper.lk_close($1)", [BYTEA];
     clear: "SELECT * FROM lockkeeper.lk_clear($1, $2, $3)", [BYTEA, TEXT_ARRAY, INT4];
     sweep: "SELECT * FROM lockkeeper.lk_sweep($1, $2)", [INT8, INT4];
+    enter_first: include_str!("first.sql"),
+        [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8];
     enter: include_str!("enter.sql"),
         [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8];
     enter_pooled: "SELECT NULL::bigint AS o_fence, \

@@ -1,28 +1,15 @@
--- Enters a line: $1 name, $2 ticket, $3 session, $4 weight, $5 capacity, $6 queue, $7 note, $8 until,
--- as lk_enter has them. One round trip: o_fence if the line was free, else what lk_enter says.
--- No row at all: there is no such session, and the ticket has to be taken back.
+-- Enters a line, with the values of first.sql. One round trip: o_fence if the line was free, else what lk_enter
+-- says; and until when the session lives. No row at all: there is no such session, and the ticket has to
+-- be taken back.
 --
--- All that decides about a free line stands in its row, because what a statement reads elsewhere is as
--- old as the statement, however long it waits for the row: nobody there, nobody behind, and no ticket
--- closed lately. The session is read before the wait and its end compared behind it; one that
--- was ended meanwhile leaves a ticket that is dead, as one that ends a moment later does. The number
--- is drawn behind the name's key, so it is greater than that of every user's transaction before; once,
--- because a second look at the clock would give another.
+-- The session is read before the wait for the line and its end compared behind it; one that
+-- was ended meanwhile leaves a ticket that is dead, as one that ends a moment later does.
 --
 -- What costs here is to set a statement up, part by part: a join or a subquery more is a few microseconds.
-WITH fast AS (
-  UPDATE lockkeeper.lk_line AS l
-     SET fence = greatest(l.last + 1, l.fence + 1, lockkeeper.lk_micros(clock_timestamp())),
-         capacity = $5, id = $2, session = $3, weight = $4, entered = clock_timestamp(),
-         note = $7, note_edit = 0, cell_edit = 0
-   WHERE l.name = $1 AND l.id IS NULL AND l.others = 0 AND l.closing < clock_timestamp()
-     AND lockkeeper.lk_micros(clock_timestamp()) <= $8
-     AND ($6 OR lockkeeper.lk_hurry())
-     AND pg_try_advisory_xact_lock_shared(lockkeeper.lk_name_key($1))
-  RETURNING l.fence
-)
-SELECT f.fence AS o_fence,
-       CASE WHEN f.fence IS NULL
-            THEN lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, {most}) END AS o_else
+WITH fast AS ({first})
+SELECT f.o_fence,
+       CASE WHEN f.o_fence IS NULL
+            THEN lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, {most}) END AS o_else,
+       lockkeeper.lk_micros(greatest(s.expires, 'epoch')) AS o_life
   FROM lockkeeper.lk_session AS s LEFT JOIN fast AS f ON s.expires > clock_timestamp()
  WHERE s.id = $3

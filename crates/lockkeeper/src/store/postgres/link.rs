@@ -75,6 +75,8 @@ pub(super) enum Repeat {
     Unblocked,
     /// Its second copy would say something else.
     Refused,
+    /// What it rests on is true of this connection only.
+    Never,
 }
 
 pub(super) struct Link(Arc<State>);
@@ -314,8 +316,12 @@ impl Link {
                 outcome = e.outcome;
             }
             e.outcome = outcome;
-            let harmless = repeat != Repeat::Refused || outcome == Outcome::NotApplied;
-            let harmless = harmless && !(repeat == Repeat::Unblocked && is_blocked(&e));
+            let harmless = match repeat {
+                Repeat::Always => true,
+                Repeat::Unblocked => !is_blocked(&e),
+                Repeat::Refused => outcome == Outcome::NotApplied,
+                Repeat::Never => false,
+            };
             if !e.is_transient() || !harmless || clock.now() >= until {
                 return (Err(e), outcome == Outcome::Unknown);
             }

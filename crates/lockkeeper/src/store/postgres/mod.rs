@@ -6,7 +6,7 @@
 //! | session | a row with its end |
 //! | hint | `LISTEN` on one channel for each process; the message carries ticket and fence |
 //! | fence | more than all numbers of the line, and at least the server's clock in µs, drawn under the line's row lock |
-//! | round trips | open, renew, enter, leave, poll, check, cells: one call each (leave: two if the ticket is gone or its fence is being checked) |
+//! | round trips | open, renew, enter, leave, poll, check, cells: one call each (enter: two if others have come to a line that was free; leave: two if the ticket is gone or its fence is being checked) |
 //!
 //! The operations are functions in the database, beside this file as `.sql`, and documented for users
 //! of other languages in `docs/sql.md`. A free lock is taken and left by plain statements that do the
@@ -27,6 +27,7 @@ mod advice;
 mod blocked;
 mod calls;
 mod connect;
+mod enter;
 mod link;
 mod news;
 mod reply;
@@ -39,8 +40,8 @@ pub use tx::{Schema, fence_check, lock_in};
 
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LOOK_MAX, Leave, Left,
-    Look, Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Which,
-    doubts::Doubts, url::StoreUrl,
+    Look, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Which,
+    doubts::Doubts, fast::Fast, url::StoreUrl,
 };
 use crate::{
     clock::Clock,
@@ -54,7 +55,7 @@ use calls::{Call, Calls};
 use connect::Plan;
 use link::{Link, Repeat, Values};
 use news::{Message, Sinks};
-use reply::{Answer, Parting, duration, get, micros, nonsense, one, scalar};
+use reply::{Answer, Parting, duration, get, micros, one, scalar};
 use std::{
     fmt,
     sync::{
@@ -96,6 +97,7 @@ struct Shared {
     tickets: Tickets,
     blocked: Blocked,
     doubts: Doubts,
+    fast: Fast,
     /// The server's clock less ours, in microseconds, as last seen.
     offset: AtomicI64,
     /// How many renewals there were, all sessions together.
@@ -141,6 +143,7 @@ impl Shared {
             blocked: Blocked::default(),
             offset: AtomicI64::new(0),
             doubts: Doubts::default(),
+            fast: Fast::default(),
             renewed: AtomicU64::new(0),
             sweeping: Arc::default(),
         };
@@ -154,6 +157,11 @@ impl Shared {
 
     async fn ask(&self, call: &Call, values: Values<'_>) -> StoreResult<Vec<Row>> {
         self.requests.call(call, values, Repeat::Always).await
+    }
+
+    /// Changes whenever a connection breaks.
+    fn breaks(&self) -> u64 {
+        self.requests.breaks().wrapping_add(self.renewals.breaks())
     }
 
     fn local_micros(&self) -> i64 {
@@ -220,88 +228,6 @@ impl Shared {
         })
     }
 
-    async fn try_enter(&self, ask: &Enter) -> StoreResult<Entered> {
-        let contends = ask.manner == Manner::Contend;
-        let name = &ask.place.name;
-        if contends && let Some(wait) = self.blocked.known(name, self.clock.now()) {
-            return Ok(Entered::Busy(wait));
-        }
-        let answer = match self.send_enter(ask).await {
-            // The server's clock may have jumped since we last heard of it.
-            Err(e) if let Some(now) = too_late(&e) => {
-                self.set_clock(now);
-                let again = self.send_enter(ask).await;
-                again.map_err(|again| match e.outcome {
-                    Outcome::NotApplied => again,
-                    outcome => StoreError { outcome, ..again },
-                })
-            }
-            answer => answer,
-        };
-        let rows = match answer {
-            Ok(rows) => rows,
-            Err(e) if too_late(&e).is_some() => {
-                return Err(StoreError { trouble: Trouble::Unavailable, ..e });
-            }
-            // Nothing was left, unless an earlier copy is still under way, of which `doubts` knows.
-            Err(e) if link::is_blocked(&e) => {
-                let wait = self.blocked.note(name, !contends, self.clock.now());
-                return Ok(Entered::Busy(wait));
-            }
-            Err(e) => return Err(e),
-        };
-        self.blocked.forget(name);
-        let Some(row) = rows.first() else {
-            return Err(Box::pin(self.take_back(&ask.place)).await);
-        };
-        if let Some(fence) = get::<Option<i64>>(row, "o_fence")? {
-            self.tickets.note_first(ask.place.ticket);
-            return Ok(Entered::Granted { fence: fence.cast_unsigned() });
-        }
-        let answer: Answer<'_> = get(row, "o_else")?;
-        if answer.first {
-            self.tickets.note_first(ask.place.ticket);
-        }
-        self.tell(&answer.news).await;
-        Ok(match answer.what {
-            "granted" => Entered::Granted { fence: answer.fence()? },
-            "queued" => Entered::Queued(answer.wait()),
-            "busy" => Entered::Busy(answer.wait()),
-            other => return Err(nonsense(other)),
-        })
-    }
-
-    async fn send_enter(&self, ask: &Enter) -> StoreResult<Vec<Row>> {
-        let Place { session, name, ticket } = &ask.place;
-        let (ticket, session) = (ticket.to_bytes(), session.to_bytes());
-        let (weight, capacity) =
-            (ask.mode.weight().cast_signed(), ask.mode.capacity().cast_signed());
-        let queue = ask.manner == Manner::Queue;
-        let until = self.deadline();
-        let values: Values<'_> = &[
-            &name.as_str(),
-            &&ticket[..],
-            &&session[..],
-            &weight,
-            &capacity,
-            &queue,
-            &ask.note,
-            &until,
-        ];
-        let call = match self.pooled {
-            _ if queue && self.blocked.hurries(name, self.clock.now()) => {
-                &self.calls.enter_hurrying
-            }
-            true => &self.calls.enter_pooled,
-            false => &self.calls.enter,
-        };
-        let (answer, doubted) = self.requests.call_doubting(call, values, Repeat::Unblocked).await;
-        if doubted {
-            self.doubts.note(&ask.place);
-        }
-        answer
-    }
-
     fn stand(answer: Answer<'_>) -> StoreResult<Stand> {
         Ok(match answer.what {
             "granted" => Stand::Granted { fence: answer.fence()? },
@@ -361,12 +287,6 @@ fn news(row: &Row) -> StoreResult<Vec<String>> {
     Ok(get::<Option<Vec<String>>>(row, "o_news")?.unwrap_or_default())
 }
 
-/// The server's clock, in a refusal of what came too late.
-fn too_late(e: &StoreError) -> Option<i64> {
-    let source = e.source.as_ref()?.downcast_ref::<tokio_postgres::Error>()?.as_db_error()?;
-    (source.code().code() == "LK105").then(|| source.detail()?.parse().ok())?
-}
-
 impl Store for Postgres {
     fn kind(&self) -> &'static str {
         KIND
@@ -404,11 +324,12 @@ impl Store for Postgres {
 
     async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
         // Before the renewal: a break while it is under way must show the next time at the latest.
-        let breaks = self.0.requests.breaks().wrapping_add(self.0.renewals.breaks());
+        let breaks = self.0.breaks();
         let rows = self.0.renewals.once(&self.0.calls.renew, &[&&session.to_bytes()[..]]).await?;
         let row = one(&rows)?;
         self.0.set_clock(get(row, "o_now")?);
         let Some(evictions) = get::<Option<i64>>(row, "o_version")? else {
+            self.0.fast.forget(session);
             return Ok(Renewal::Lost);
         };
         self.0.sweep_now_and_then();
@@ -418,6 +339,7 @@ impl Store for Postgres {
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {
         self.0.sinks.lock().remove(&session);
+        self.0.fast.forget(session);
         self.0.ask(&self.0.calls.close, &[&&session.to_bytes()[..]]).await?;
         self.0.clear(session, self.0.tickets.names(session)).await?;
         self.0.tickets.forget_all(session);
@@ -434,7 +356,7 @@ impl Store for Postgres {
             Err(e) => e.outcome == Outcome::NotApplied,
         };
         if nothing_left {
-            self.0.tickets.forget(ask.place.ticket);
+            self.0.tickets.forget(&ask.place);
         }
         entered
     }
@@ -497,8 +419,7 @@ impl Store for Postgres {
         let stray = if ask.stray { micros(STRAY_MAX) } else { 0 };
         let place: [&(dyn ToSql + Sync); 5] =
             [&name.as_str(), &&ticket_id[..], &&session_id[..], &keep, &stray];
-        let oddly =
-            self.0.pooled || keep > 0 || ask.stray || !self.0.tickets.is_first(ask.place.ticket);
+        let oddly = self.0.pooled || keep > 0 || ask.stray || !self.0.tickets.is_first(&ask.place);
         let Shared { requests, calls, .. } = &*self.0;
         let mut rows = Vec::new();
         if !oddly {
@@ -512,7 +433,7 @@ impl Store for Postgres {
         if rows.is_empty() {
             rows = Box::pin(requests.call(&calls.leave_oddly, &place, Repeat::Refused)).await?;
         }
-        self.0.tickets.forget(ask.place.ticket);
+        self.0.tickets.forget(&ask.place);
         self.0.doubts.settle(*ticket);
         self.0.parted(name, one(&rows)?).await
     }
@@ -579,6 +500,7 @@ impl Store for Postgres {
 
     fn forget(&self, session: SessionId) {
         self.0.doubts.forget(session);
+        self.0.fast.forget(session);
         self.0.tickets.forget_all(session);
         self.0.sinks.lock().remove(&session);
     }

@@ -13,6 +13,12 @@ struct Known {
     first: bool,
 }
 
+impl Known {
+    fn is_at(&self, place: &Place) -> bool {
+        self.session == place.session && self.name == place.name
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Tickets(Mutex<ById<TicketId, Known>>);
 
@@ -28,18 +34,23 @@ impl Tickets {
     }
 
     /// It was granted when it came to an empty line.
-    pub(super) fn note_first(&self, ticket: TicketId) {
-        self.all().get_mut(&ticket).into_iter().for_each(|known| known.first = true);
+    pub(super) fn note_first(&self, place: &Place) {
+        let mut all = self.all();
+        let known = all.get_mut(&place.ticket).filter(|known| known.is_at(place));
+        known.into_iter().for_each(|known| known.first = true);
     }
 
     /// Was it so, and through this handle?
-    pub(super) fn is_first(&self, ticket: TicketId) -> bool {
-        self.all().get(&ticket).is_some_and(|known| known.first)
+    pub(super) fn is_first(&self, place: &Place) -> bool {
+        self.all().get(&place.ticket).is_some_and(|known| known.is_at(place) && known.first)
     }
 
     /// It is in no line any more.
-    pub(super) fn forget(&self, ticket: TicketId) {
-        self.all().remove(&ticket);
+    pub(super) fn forget(&self, place: &Place) {
+        let mut all = self.all();
+        if all.get(&place.ticket).is_some_and(|known| known.is_at(place)) {
+            all.remove(&place.ticket);
+        }
     }
 
     /// In which lines this session's tickets are.

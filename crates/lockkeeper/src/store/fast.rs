@@ -1,12 +1,11 @@
-//! When one plain statement will do.
+//! When one plain statement will do, in a database.
 //!
-//! A lock that nobody else wants is taken and released by one `UPDATE` of one row, which sees that row and
+//! A lock that nobody else wants is taken by one `UPDATE` of one row, which sees that row and
 //! nothing else. It does not see the session, so it is used only within a moment after the server
 //! has said that the session lives, by the same connections, and not for longer than it will live. If
 //! another handle ends the session within that moment, the grant is one to a dead session, and what is true of all
 //! that the session holds is true of it: the holder hears of it with the next renewal.
 
-use super::Mysql;
 use crate::{
     clock::Moment,
     name::Name,
@@ -37,8 +36,8 @@ struct Life {
 }
 
 /// What is known about sessions and lines.
-pub(super) struct Fast {
-    lives: Mutex<ById<SessionId, Life>>,
+pub(crate) struct Fast {
+    sessions: Mutex<ById<SessionId, Life>>,
     /// Names, by their hash, in whose lines others have been met lately. There the plain statements would
     /// be sent in vain. Two names that share a place cost each other a little time.
     crowded: Box<[AtomicBool]>,
@@ -48,13 +47,13 @@ pub(super) struct Fast {
 impl Default for Fast {
     fn default() -> Self {
         let crowded = (0..PLACES).map(|_| AtomicBool::new(false)).collect();
-        Self { lives: Mutex::default(), crowded, hasher: RandomState::default() }
+        Self { sessions: Mutex::default(), crowded, hasher: RandomState::default() }
     }
 }
 
 impl Fast {
-    fn lives(&self) -> MutexGuard<'_, ById<SessionId, Life>> {
-        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sessions(&self) -> MutexGuard<'_, ById<SessionId, Life>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn place(&self, name: &Name) -> &AtomicBool {
@@ -63,36 +62,54 @@ impl Fast {
         &self.crowded[at]
     }
 
-    pub(super) fn set_crowded(&self, name: &Name, crowded: bool) {
+    pub(crate) fn set_crowded(&self, name: &Name, crowded: bool) {
         self.place(name).store(crowded, Ordering::Relaxed);
     }
 
-    pub(super) fn is_crowded(&self, name: &Name) -> bool {
+    pub(crate) fn is_crowded(&self, name: &Name) -> bool {
         self.place(name).load(Ordering::Relaxed)
     }
 
-    pub(super) fn forget(&self, session: SessionId) {
-        self.lives().remove(&session);
+    pub(crate) fn forget(&self, session: SessionId) {
+        self.sessions().remove(&session);
     }
-}
 
-impl Mysql {
     /// The server has said, to a request sent at this moment, until when the session lives.
-    pub(super) fn lives(&self, session: SessionId, until: i64, sent: Moment, breaks: u64) {
-        self.fast.lives().insert(session, Life { until, said: sent, breaks });
+    pub(crate) fn lives(&self, session: SessionId, until: i64, sent: Moment, breaks: u64) {
+        self.sessions().insert(session, Life { until, said: sent, breaks });
     }
 
     /// The server has said that the session lives, and not for how long.
-    pub(super) fn lives_on(&self, session: SessionId, sent: Moment, breaks: u64) {
-        if let Some(life) = self.fast.lives().get_mut(&session) {
+    pub(crate) fn lives_on(&self, session: SessionId, sent: Moment, breaks: u64) {
+        if let Some(life) = self.sessions().get_mut(&session) {
             (life.said, life.breaks) = (sent, breaks);
         }
     }
 
     /// Until when, on the server's clock, the session lives, if that is known well enough.
-    pub(super) fn known_life(&self, session: SessionId) -> Option<i64> {
-        let life = *self.fast.lives().get(&session)?;
-        let fresh = self.clock.now().saturating_since(life.said) < FRESH;
-        (fresh && life.breaks == self.link.breaks()).then_some(life.until)
+    pub(crate) fn known_life(&self, session: SessionId, now: Moment, breaks: u64) -> Option<i64> {
+        let life = *self.sessions().get(&session)?;
+        let fresh = now.saturating_since(life.said) < FRESH;
+        (fresh && life.breaks == breaks).then_some(life.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_believed_in_for_a_moment_and_on_the_same_connections() {
+        let (fast, session) = (Fast::default(), SessionId::random());
+        let said = Moment::from_millis(1_000);
+        assert_eq!(fast.known_life(session, said, 0), None);
+        fast.lives(session, 7, said, 0);
+        assert_eq!(fast.known_life(session, said + FRESH / 2, 0), Some(7));
+        assert_eq!(fast.known_life(session, said + FRESH / 2, 1), None, "a connection broke");
+        assert_eq!(fast.known_life(session, said + FRESH, 0), None, "too long ago");
+        fast.lives_on(session, said + FRESH, 1);
+        assert_eq!(fast.known_life(session, said + FRESH, 1), Some(7));
+        fast.forget(session);
+        assert_eq!(fast.known_life(session, said + FRESH, 1), None);
     }
 }
