@@ -303,8 +303,9 @@ impl Desk {
         let mut book = self.book();
         book.waiting.remove(&ticket);
         book.held.remove(&ticket);
-        book.leaving.remove(&ticket);
-        book.left.as_mut().map(|left| left.insert(ticket));
+        if book.leaving.remove(&ticket) {
+            book.left.as_mut().map(|left| left.insert(ticket));
+        }
         if ticket.lane() < LANES {
             book.lanes &= !(1 << ticket.lane());
         }

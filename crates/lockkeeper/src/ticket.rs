@@ -24,8 +24,8 @@ pub struct TicketId(u128);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId(u128);
 
-/// A map by such ids. They are drawn at random, so a light hash will do; names, which anybody may choose, have
-/// the standard one.
+/// A map by such ids. They are drawn at random, so a light hash will do; maps by names, which anybody may
+/// choose, have the standard one.
 pub(crate) type ById<Id, T> = foldhash::HashMap<Id, T>;
 
 impl TicketId {

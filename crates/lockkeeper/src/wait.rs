@@ -232,7 +232,7 @@ async fn stand(
             }
             // The store has told it that the lock is taken, and fears a late copy of that request.
             Err(e) if e.trouble == Trouble::TicketClosed && want.patience != Patience::Try => {
-                seat = Seat::take(session, want);
+                (seat, outage) = (Seat::take(session, want), Outage::default());
                 Duration::ZERO
             }
             Err(e) if e.is_transient() && want.patience != Patience::Try => {

@@ -3,8 +3,8 @@
 //! A lock that nobody else wants is taken by one `UPDATE` of one row, which sees that row and
 //! nothing else. It does not see the session, so it is used only within a moment after the server
 //! has said that the session lives, by the same connections, and not for longer than it will live. If
-//! another handle ends the session within that moment, the grant is one to a dead session, and what is true of all
-//! that the session holds is true of it: the holder hears of it with the next renewal.
+//! another handle ends the session within that moment, the grant is one to a dead session, and what is
+//! true of all that the session holds is true of it: the holder hears of it with the next renewal.
 
 use crate::{
     clock::Moment,
@@ -76,10 +76,16 @@ impl Fast {
 
     /// The server has said, to a request sent at this moment, until when the session lives.
     pub(crate) fn lives(&self, session: SessionId, until: i64, sent: Moment, breaks: u64) {
-        self.sessions().insert(session, Life { until, said: sent, breaks });
+        let mut sessions = self.sessions();
+        // Nobody need tell us that a session has ended.
+        if sessions.len() >= PLACES {
+            sessions.retain(|_, life| sent.saturating_since(life.said) < FRESH);
+        }
+        sessions.insert(session, Life { until, said: sent, breaks });
     }
 
     /// The server has said that the session lives, and not for how long.
+    #[cfg(feature = "mysql")]
     pub(crate) fn lives_on(&self, session: SessionId, sent: Moment, breaks: u64) {
         if let Some(life) = self.sessions().get_mut(&session) {
             (life.said, life.breaks) = (sent, breaks);
@@ -107,8 +113,8 @@ mod tests {
         assert_eq!(fast.known_life(session, said + FRESH / 2, 0), Some(7));
         assert_eq!(fast.known_life(session, said + FRESH / 2, 1), None, "a connection broke");
         assert_eq!(fast.known_life(session, said + FRESH, 0), None, "too long ago");
-        fast.lives_on(session, said + FRESH, 1);
-        assert_eq!(fast.known_life(session, said + FRESH, 1), Some(7));
+        fast.lives(session, 8, said + FRESH, 1);
+        assert_eq!(fast.known_life(session, said + FRESH, 1), Some(8));
         fast.forget(session);
         assert_eq!(fast.known_life(session, said + FRESH, 1), None);
     }

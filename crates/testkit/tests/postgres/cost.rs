@@ -34,9 +34,12 @@ impl Log {
     }
 }
 
-const WORDS: &[&str] = &["lk_enter", "lk_leave", "lk_pass_on", "lk_poll", "lk_stand", "pg_notify"];
+/// The plain statement that takes a free lock calls no function but that for its name's key.
+const WORDS: &[&str] =
+    &["lk_enter", "lk_name_key", "lk_leave", "lk_pass_on", "lk_poll", "lk_stand", "pg_notify"];
 
-/// Renewals and safety polls may fall into it, so the quietest of several times counts.
+/// Renewals and safety polls may fall into it, and once a second the whole statement has its turn, so the
+/// best of several times counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_uncontended_lock_and_its_release_are_two_calls_and_no_message() {
     let Some(server) = start(TALKATIVE) else { return };
@@ -45,17 +48,15 @@ async fn an_uncontended_lock_and_its_release_are_two_calls_and_no_message() {
         keeper.lock("a").await.expect("free").release().await.expect("released");
     };
     pair().await;
-    let mut quietest = Vec::from_iter((0..99).map(|_| String::new()));
+    let mut all = Vec::new();
     for _ in 0..10 {
         log.news(WORDS);
         pair().await;
         let told = log.news(WORDS);
         assert!(!told.contains(&"pg_notify".to_owned()), "nobody waits: {told:?}");
-        if told.len() < quietest.len() {
-            quietest = told;
-        }
+        all.push(told);
     }
-    assert_eq!(quietest, ["lk_enter", "lk_pass_on"]);
+    assert!(all.iter().any(|told| *told == ["lk_name_key", "lk_pass_on"]), "{all:?}");
     keeper.close().await;
 }
 

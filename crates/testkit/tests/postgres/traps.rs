@@ -5,6 +5,7 @@ use lockkeeper::{Error, Keeper, Loss};
 use servers::{POSTGRES, Running};
 use std::{sync::Arc, time::Duration};
 use testkit::world::{eventually, soon};
+use tokio_postgres::types::ToSql;
 
 /// A user that has a session `\x01` of this many milliseconds, in a schema that a keeper has made.
 async fn session(server: &Running, ttl_ms: i64) -> User {
@@ -153,8 +154,9 @@ async fn a_session_whose_renewal_is_about_to_commit_is_not_dead() {
     assert_eq!(user.number(lives).await, 1);
 }
 
-/// The short way in, as it is sent.
-const SHORT_WAY: &str = include_str!("../../../lockkeeper/src/store/postgres/enter.sql");
+/// The plain statement that takes a free lock, and the one that does all.
+const FIRST: &str = include_str!("../../../lockkeeper/src/store/postgres/first.sql");
+const WHOLE: &str = include_str!("../../../lockkeeper/src/store/postgres/enter.sql");
 
 /// An enter waits for its row, and meanwhile is given up: the leave that says so was faster. What the
 /// statement reads beside the row is older than that, so the row must tell.
@@ -163,32 +165,44 @@ async fn an_enter_that_was_given_up_while_it_waited_leaves_nothing() {
     let Some(server) = start(POSTGRES) else { return };
     let user = session(&server, 60_000).await;
     let other = Arc::new(User::of(&server).await);
-    user.run(
-        "INSERT INTO lockkeeper.lk_line(name, last, capacity, weight, note)
-           VALUES ('a', 1, 1, 1, '')",
-    )
-    .await;
-    eventually("a wait shorter than the patience", async || {
-        user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
-        let asked = Arc::clone(&other);
-        let enter = tokio::spawn(async move {
-            let (ticket, session, note) = (&b"\x02"[..], &b"\x01"[..], &b""[..]);
-            asked
-                .query_one(
-                    SHORT_WAY,
-                    &[&"a", &ticket, &session, &1, &1, &true, &note, &i64::MAX, &100],
-                )
-                .await
-                .map(drop)
-        });
-        blocked(&user, 1).await;
-        user.run("SELECT lockkeeper.lk_leave('a', '\\x02', '\\x01', 0, 60000000); COMMIT").await;
-        let e = enter.await.expect("no panic").expect_err("it was closed");
-        assert!(["LK102", "55P03"].contains(&code(&e).as_str()), "{e:?}");
-        code(&e) == "LK102"
-    })
-    .await;
-    assert_eq!(user.tickets().await, 0);
+    let whole = WHOLE.replace("{first}", FIRST).replace("{most}", "100");
+    for (name, way) in [("a", FIRST.to_owned()), ("b", whole)] {
+        user.run(&format!(
+            "INSERT INTO lockkeeper.lk_line(name, last, capacity, weight, note)
+               VALUES ('{name}', 1, 1, 1, '')",
+        ))
+        .await;
+        eventually("a wait shorter than the patience", async || {
+            user.run(&format!(
+                "BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = '{name}' FOR UPDATE"
+            ))
+            .await;
+            let (asked, way) = (Arc::clone(&other), way.clone());
+            let enter = tokio::spawn(async move {
+                let (ticket, session, note) = (&b"\x02"[..], &b"\x01"[..], &b""[..]);
+                let values: [&(dyn ToSql + Sync); 8] =
+                    [&name, &ticket, &session, &1, &1, &true, &note, &i64::MAX];
+                asked.query(&way, &values).await.map(|rows| rows.len())
+            });
+            blocked(&user, 1).await;
+            user.run(&format!(
+                "SELECT lockkeeper.lk_leave('{name}', '\\x02', '\\x01', 0, 60000000); COMMIT"
+            ))
+            .await;
+            match enter.await.expect("no panic") {
+                Ok(granted) => {
+                    assert_eq!((granted, name), (0, "a"), "it was closed");
+                    true
+                }
+                Err(e) => {
+                    assert!(["LK102", "55P03"].contains(&code(&e).as_str()), "{e:?}");
+                    code(&e) == "LK102"
+                }
+            }
+        })
+        .await;
+        assert_eq!(user.tickets().await, 0);
+    }
 }
 
 /// An enter has made its line and is about to commit. Who gives it up must not overlook it.
@@ -446,4 +460,32 @@ async fn no_number_is_less_than_one_that_a_line_remembers() {
         assert!(numbers.is_sorted_by(|a, b| a < b), "{column}: {numbers:?}");
         last = number;
     }
+}
+
+/// The plain statement does not look at the session, which was alive a moment ago. If somebody has ended it
+/// since, its lock is one of the dead: the next comer takes it, and the holder is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_of_a_session_that_was_just_ended_keeps_nobody_out() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (user, other) = (User::of(&server).await, keeper(&server).await);
+    let ttl = Duration::from_secs(6);
+    let keeper = Keeper::builder().ttl(ttl).connect(server.url()).await.expect("it answers");
+    let fences = std::sync::Mutex::new(vec![0]);
+    // On a slow machine the moment may be over, and the session is found to be so.
+    eventually("a lock of the dead", async || {
+        for _ in 0..3 {
+            keeper.lock("a").await.expect("free").release().await.expect("released");
+        }
+        let close = "SELECT lockkeeper.lk_close(id) FROM lockkeeper.lk_session WHERE ttl = '6 s'";
+        user.run(close).await;
+        let guard = keeper.lock("a").await.expect("free");
+        let taken = other.lock("a").try_now().await.expect("an answer");
+        let Some(taken) = taken else { return false };
+        soon("the holder is told", guard.lost()).await;
+        fences.lock().unwrap().extend([guard.fence(), taken.fence()]);
+        taken.release().await.expect("released");
+        true
+    })
+    .await;
+    assert!(fences.into_inner().unwrap().is_sorted_by(|a, b| a < b));
 }

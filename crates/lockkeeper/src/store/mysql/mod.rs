@@ -181,8 +181,8 @@ impl Mysql {
         if self.fast.is_crowded(name) {
             return Ok(None);
         }
-        let Some(life) = self.fast.known_life(*session, self.clock.now(), self.link.breaks())
-        else {
+        let breaks = self.link.breaks();
+        let Some(life) = self.fast.known_life(*session, self.clock.now(), breaks) else {
             return Ok(None);
         };
         let deadline = self.server_micros().saturating_add(micros(PATIENCE));
@@ -196,6 +196,11 @@ impl Mysql {
             life.min(deadline).into(),
         ];
         let wrote = self.link.write(self.link.lines(), &self.sql.enter_first, params).await?;
+        if wrote.number.is_some() && self.link.breaks() != breaks {
+            // It stands in a line, and perhaps by the word of another server.
+            self.doubts.note(&ask.place);
+            return Ok(None);
+        }
         Ok(wrote.number)
     }
 

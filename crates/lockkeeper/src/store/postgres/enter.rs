@@ -80,7 +80,13 @@ impl Shared {
         {
             let (call, until) = (&self.calls.enter_first, life.min(until));
             match self.send_enter_by(call, ask, until, Repeat::Never).await {
-                Ok(rows) if !rows.is_empty() && self.breaks() == breaks => return Ok(rows),
+                Ok(rows) if !rows.is_empty() => {
+                    if self.breaks() == breaks {
+                        return Ok(rows);
+                    }
+                    // It stands in a line, and perhaps by the word of another server.
+                    self.doubts.note(&ask.place);
+                }
                 Err(e) if link::is_blocked(&e) || !e.is_transient() => return Err(e),
                 // The whole statement finds out what has become of it.
                 _ => {}
@@ -89,6 +95,7 @@ impl Shared {
         let rows = send(&self.calls.enter).await?;
         if let Some(row) = rows.first() {
             self.fast.lives(*session, get(row, "o_life")?, sent, breaks);
+            // A line that is new counts as crowded: who takes ever new names must not ask twice for each.
             self.fast.set_crowded(name, get::<Option<i64>>(row, "o_fence")?.is_none());
         }
         Ok(rows)

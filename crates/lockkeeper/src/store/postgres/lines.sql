@@ -14,7 +14,7 @@
 -- row just before. Our own connections have that as their setting; on others, as behind a pooler,
 -- lk_bound sets it for the transaction. (A SET in the function itself costs more.)
 --
--- Refusals are errors, so that they write nothing (enter.sql, before it asks, may leave the ticket of a
+-- Refusals are errors, so that they write nothing (first.sql, and enter.sql before it asks, may leave the ticket of a
 -- session that is not there, which is dead to all):
 --   LK101 the session is over · LK102 the ticket was closed · LK103 another capacity (in DETAIL)
 --   LK104 the line is full · LK105 the request came too late (the server's clock in DETAIL)
@@ -167,7 +167,7 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_holder(
    WHERE name = p_name AND fence IS NOT NULL AND host IS NOT NULL ORDER BY seq LIMIT 1
 $$;
 
--- Enters a line. Uncontended it is one update in place; enter.sql does the same with less.
+-- Enters a line. Uncontended it is one update in place; first.sql does the same with less.
 --
 -- o_what is granted, queued or busy. o_news is NULL if nobody was there and the ticket stands in the line's
 -- own row. p_until is the moment, in microseconds of the server's clock,

@@ -75,7 +75,7 @@ pub(super) enum Repeat {
     Unblocked,
     /// Its second copy would say something else.
     Refused,
-    /// What it rests on is true of this connection only.
+    /// It is not, even if it was refused: what it rests on is true of this connection only.
     Never,
 }
 
@@ -489,13 +489,20 @@ impl Wire {
         };
         let statements = || statements.lock().unwrap_or_else(PoisonError::into_inner);
         let known = |(name, _): &&(&str, Statement)| *name == call.name;
-        let known = statements().iter().find(known).map(|(_, statement)| statement.clone());
-        let statement = match known {
+        let found = statements().iter().find(known).map(|(_, statement)| statement.clone());
+        let statement = match found {
             Some(statement) => statement,
             None => {
                 let made = Box::pin(self.client.prepare_typed(&call.sql, call.types)).await?;
-                statements().push((call.name, made.clone()));
-                made
+                let mut statements = statements();
+                match statements.iter().find(known) {
+                    // Others were as quick, and one is enough.
+                    Some((_, first)) => first.clone(),
+                    None => {
+                        statements.push((call.name, made.clone()));
+                        made
+                    }
+                }
             }
         };
         self.client.query(&statement, values).await

@@ -6,11 +6,11 @@
 //! | session | a row with its end |
 //! | hint | `LISTEN` on one channel for each process; the message carries ticket and fence |
 //! | fence | more than all numbers of the line, and at least the server's clock in µs, drawn under the line's row lock |
-//! | round trips | open, renew, enter, leave, poll, check, cells: one call each (enter: two if others have come to a line that was free; leave: two if the ticket is gone or its fence is being checked) |
+//! | round trips | open, renew, enter, leave, poll, check, cells: one call each (enter: two if others have come to a line that was free, or it is new; leave: two if the ticket is gone or its fence is being checked) |
 //!
 //! The operations are functions in the database, beside this file as `.sql`, and documented for users
 //! of other languages in `docs/sql.md`. A free lock is taken and left by plain statements that do the
-//! same with less. A release hands the lock to the next ticket in its own
+//! same with less; the one that takes it rests on what was said of the session a moment ago (`store/fast.rs`). A release hands the lock to the next ticket in its own
 //! transaction. The message to the waiter is sent after the commit, because a transaction that
 //! notifies holds up all others that do while it reaches the disk; a message that is lost costs one
 //! re-check. Who waits in the same process is told without a message.
