@@ -8,7 +8,7 @@ use crate::{
     observe,
     sequencer::Sequencer,
     session::Session,
-    store::{CELL_MAX, Claim, Edit, Edited, Left, Store as _},
+    store::{CELL_MAX, Claim, Edit, Edited, Left, Store as _, Terms},
     ticket::{Mode, NOTE_MAX, TicketId},
     wait::{Seat, Want},
 };
@@ -90,6 +90,24 @@ impl Guard {
     #[must_use]
     pub fn native(&self) -> Vec<(&'static str, String)> {
         self.hold.session().store.native(&self.hold.claim())
+    }
+
+    /// The terms on which the store really holds the lock. A store may grant less than was asked for
+    /// (ZooKeeper: no longer sessions than `maxSessionTimeout`) or more (etcd: whole seconds, and two
+    /// at least), so a program that relies on a certain TTL or lock-delay compares them.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # use lockkeeper::Keeper; use std::time::Duration;
+    /// # let keeper = Keeper::connect("memory://doc-terms").await?;
+    /// let wanted = Duration::from_secs(6);
+    /// let guard = keeper.lock("a").lock_delay(wanted).await?;
+    /// assert!(guard.terms().lock_delay >= wanted);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        self.hold.session().terms
     }
 
     /// Is the lock held now? Exact at the moment of the call, also right after the process was

@@ -70,7 +70,7 @@ pub use retry::Retry;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
 pub use sequencer::Sequencer;
-pub use store::{Capabilities, Cell, Holder, Store, Wait};
+pub use store::{Capabilities, Cell, Holder, Store, Terms, Wait};
 pub use ticket::{
     Mode, NOTE_MAX, Owner, PERMITS_MAX, PLAIN, Place, SessionId, TicketId, TicketIdError,
 };
