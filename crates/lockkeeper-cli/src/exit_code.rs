@@ -55,6 +55,7 @@ fn of_store(error: &StoreError) -> u8 {
     match error.trouble {
         Trouble::Unavailable | Trouble::Full => UNAVAILABLE,
         Trouble::Denied => DENIED,
+        Trouble::Name => USAGE,
         Trouble::Misconfigured | Trouble::Corrupt | Trouble::Unsupported(_) => CONFIGURATION,
         _ => BUG,
     }
@@ -74,6 +75,7 @@ mod tests {
             (Trouble::Unavailable, 69),
             (Trouble::Full, 69),
             (Trouble::Denied, 77),
+            (Trouble::Name, 64),
             (Trouble::Misconfigured, 78),
             (Trouble::Corrupt, 78),
             (Trouble::Other, 70),

@@ -162,6 +162,8 @@ pub enum Trouble {
     TicketClosed,
     /// The line has this other capacity.
     Capacity(u32),
+    /// The store cannot have a lock of this name; the error says by which rule.
+    Name,
     /// A limit of the store or the contract is reached.
     Full,
     /// The credentials or rights do not suffice.

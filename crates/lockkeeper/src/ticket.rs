@@ -174,6 +174,9 @@ impl fmt::Display for Mode {
 }
 
 /// Who opened a session: shown to people, trusted by nobody.
+///
+/// The default is the owner of a ticket that another library has made, of which the store knows nothing
+/// ([`is_unknown`](Self::is_unknown)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// The machine.
@@ -196,9 +199,14 @@ impl Owner {
             program: bounded(&program.to_string_lossy(), 64),
         }
     }
-}
 
-impl Owner {
+    /// Is this a client of another library, which left no word about itself? It is shown as "another
+    /// client".
+    #[must_use]
+    pub fn is_unknown(&self) -> bool {
+        self.host.is_empty() && self.pid == 0
+    }
+
     /// The same, cut to lengths that a store can keep and a line can show.
     pub(crate) fn bounded(self) -> Self {
         Self { host: bounded(&self.host, 64), program: bounded(&self.program, 64), ..self }
@@ -207,7 +215,10 @@ impl Owner {
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (pid {})", self.host, self.pid)
+        match self.is_unknown() {
+            true => f.write_str("another client"),
+            false => write!(f, "{} (pid {})", self.host, self.pid),
+        }
     }
 }
 
@@ -249,6 +260,13 @@ mod tests {
     fn a_session_id_never_shows_itself() {
         let id = SessionId::from_bytes([0xab; 16]);
         assert_eq!(format!("{id:?}"), "SessionId(secret)");
+    }
+
+    #[test]
+    fn an_owner_of_whom_nothing_is_known_is_another_client() {
+        assert_eq!(Owner::default().to_string(), "another client");
+        let known = Owner { host: "ci-7".into(), pid: 4121, program: String::new() };
+        assert_eq!(known.to_string(), "ci-7 (pid 4121)");
     }
 
     #[test]
