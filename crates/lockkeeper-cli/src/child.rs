@@ -107,15 +107,27 @@ impl Child {
         let _ = killpg(self.group, signal);
     }
 
-    /// Ends the whole group: asks it to, and after `grace` does not ask any more. Returns when
-    /// the command is dead, however long that takes: nothing short of it would be the truth.
-    pub(crate) async fn end(&mut self, grace: Duration) {
-        if !grace.is_zero() {
+    /// Sends the whole group the first signal of its end, and returns at once.
+    pub(crate) fn ask_to_end(&self, grace: Duration) {
+        if grace.is_zero() {
+            self.signal(Signal::SIGKILL);
+        } else {
             self.signal(Signal::SIGTERM);
             // Who is stopped learns of it only when continued.
             self.signal(Signal::SIGCONT);
-            self.gone_within(grace).await;
         }
+    }
+
+    /// Ends the whole group: asks it to, and after `grace` does not ask any more. Returns when
+    /// the command is dead, however long that takes: nothing short of it would be the truth.
+    pub(crate) async fn end(&mut self, grace: Duration) {
+        self.ask_to_end(grace);
+        self.finish(grace).await;
+    }
+
+    /// Goes on after [`ask_to_end`](Self::ask_to_end).
+    pub(crate) async fn finish(&mut self, grace: Duration) {
+        self.gone_within(grace).await;
         self.signal(Signal::SIGKILL);
         while self.changed().await != Change::Ended {}
         self.gone_within(GONE_MAX).await;

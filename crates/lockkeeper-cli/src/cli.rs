@@ -1,6 +1,6 @@
 //! Every flag, described once: parsing, help and completions come from here.
 
-use crate::{duration, exit_code, failure::Failure, store};
+use crate::{duration, exit_code, failure::Failure, output, store};
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use lockkeeper::{Mode, Name};
 use std::{ffi::OsString, io::Write as _, time::Duration};
@@ -253,7 +253,7 @@ pub(crate) fn parse() -> Result<Cli, u8> {
     Cli::try_parse().map_err(|e| {
         let text = e.render().ansi().to_string();
         if e.use_stderr() {
-            let _ = write!(anstream::stderr(), "{}", text.replacen("error:", "lockkeeper:", 1));
+            output::styled(&text.replacen("error:", "lockkeeper:", 1));
             exit_code::USAGE
         } else {
             let _ = write!(anstream::stdout(), "{text}");

@@ -1,9 +1,8 @@
 //! What `run` has to tell: a line of words for people, or of JSON for programs, always on stderr.
 
-use crate::{duration, output};
+use crate::{duration, output, stderr};
 use lockkeeper::{Guard, Holder, Mode, Ticket, Wait};
 use serde::Serialize;
-use serde_json::json;
 use std::time::Duration;
 
 /// Something that happened to the lock.
@@ -209,7 +208,7 @@ impl Voice {
     /// Says that something did not go as it should, and is not the end of it.
     pub(crate) fn warn(self, words: &str) {
         if self.json {
-            output::json_line(json!({ "event": "warning", "message": words }));
+            stderr::say(output::json_warning(words));
         } else {
             output::error(words);
         }

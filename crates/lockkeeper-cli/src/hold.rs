@@ -94,13 +94,17 @@ impl Hold<'_> {
         Held { child, without, had_terminal }
     }
 
-    /// Tells the loss and ends the command, unless it is to go on. Says whether it was ended.
+    /// Ends the command, unless it is to go on, and tells the loss. Says whether it was ended.
+    /// Signals first, words second.
     async fn lose(&mut self, why: Loss, grace: Duration) -> bool {
         let ends = self.on_lost == OnLost::Term;
         let fate = if ends { Fate::Ends } else { Fate::GoesOn };
+        if ends {
+            self.child.ask_to_end(grace);
+        }
         tell_lost(self.voice, self.guard.name(), why, fate);
         if ends {
-            self.child.end(grace).await;
+            self.child.finish(grace).await;
         }
         self.without = true;
         ends

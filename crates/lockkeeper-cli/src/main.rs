@@ -21,6 +21,7 @@ mod run;
 mod shim;
 mod show;
 mod signals;
+mod stderr;
 mod store;
 mod suspend;
 mod terminal;
@@ -29,18 +30,37 @@ mod waiting;
 use cli::{Cli, Color, Common, Verb};
 use failure::Failure;
 use run::End;
-use std::{env, io, panic::catch_unwind, process::ExitCode, time::Duration};
+use std::{
+    backtrace::{Backtrace, BacktraceStatus},
+    env,
+    panic::{self, PanicHookInfo, catch_unwind},
+    process::ExitCode,
+    time::Duration,
+};
 use tracing_subscriber::filter::LevelFilter;
 
 /// For how long work in the background may hold up our end.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    if let Some(code) = shim::work(env::args_os()) {
-        return code;
-    }
-    // A panic has been reported by the time it gets here.
-    catch_unwind(command).unwrap_or_else(|_| ExitCode::from(exit_code::BUG))
+    panic::set_hook(Box::new(report_panic));
+    let code = shim::work(env::args_os()).unwrap_or_else(|| {
+        // A panic has been reported by the time it gets here.
+        catch_unwind(command).unwrap_or_else(|_| ExitCode::from(exit_code::BUG))
+    });
+    stderr::flush(stderr::EXIT_MAX);
+    code
+}
+
+/// Reports a panic without blocking: the default hook would wait for a reader of stderr before the
+/// command is ended.
+fn report_panic(panic: &PanicHookInfo<'_>) {
+    let trace = Backtrace::capture();
+    let trace = match trace.status() {
+        BacktraceStatus::Captured => format!("\n{trace}"),
+        _ => String::new(),
+    };
+    output::error(&format!("a fault of lockkeeper: {panic}{trace}"));
 }
 
 fn command() -> ExitCode {
@@ -67,9 +87,12 @@ fn set_up(common: &Common) {
         1 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let ansi = anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
-    let subscriber = tracing_subscriber::fmt().with_max_level(level).with_ansi(ansi);
-    subscriber.with_target(false).log_internal_errors(false).with_writer(io::stderr).init();
+    if common.json {
+        stderr::speak_json();
+    }
+    let subscriber = tracing_subscriber::fmt().with_max_level(level);
+    let subscriber = subscriber.with_ansi(output::has_colors()).with_target(false);
+    subscriber.log_internal_errors(false).with_writer(|| stderr::Log).init();
 }
 
 fn work(cli: &Cli) -> Result<End, Failure> {

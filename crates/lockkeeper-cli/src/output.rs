@@ -3,10 +3,12 @@
 //! Whatever comes from a store was written by somebody else: it is made [`printable`] before a
 //! terminal sees it.
 
-use crate::exit_code;
+use crate::{exit_code, stderr};
+use anstream::{AutoStream, ColorChoice, adapter::strip_str};
 use anstyle::{AnsiColor, Style};
 use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::json;
 use std::{
     io::{self, Write as _},
     os::fd::AsFd,
@@ -23,17 +25,22 @@ const HEADER: Style = Style::new().bold();
 
 /// Says what went wrong, on stderr.
 pub(crate) fn error(line: &str) {
-    stderr(&format!("{ERROR}lockkeeper:{ERROR:#} {line}"));
+    styled(&format!("{ERROR}lockkeeper:{ERROR:#} {line}\n"));
 }
 
 /// Says something that is not an error, on stderr.
 pub(crate) fn note(line: &str) {
-    stderr(&format!("lockkeeper: {line}"));
+    styled(&format!("lockkeeper: {line}\n"));
 }
 
-/// When nobody reads stderr, there is nobody to tell about it: a lock is not given up for that.
-fn stderr(line: &str) {
-    let _ = writeln!(anstream::stderr(), "{line}");
+/// Says a text with colours on stderr, or without them where they are not wanted.
+pub(crate) fn styled(text: &str) {
+    if has_colors() { stderr::say(text) } else { stderr::say(strip_str(text).to_string()) }
+}
+
+/// Are colours wanted on stderr?
+pub(crate) fn has_colors() -> bool {
+    AutoStream::choice(&io::stderr()) != ColorChoice::Never
 }
 
 /// Writes the answer of a verb to stdout, and gives the code to end with. A reader who has seen
@@ -60,11 +67,19 @@ struct Stamped<T> {
 
 /// One JSON object on one line of stderr, with the version and the time.
 pub(crate) fn json_line(what: impl Serialize) {
+    // Stdout belongs to the child.
+    stderr::say(stamped_line(what));
+}
+
+/// A warning as one line of JSON.
+pub(crate) fn json_warning(message: &str) -> String {
+    stamped_line(json!({ "event": "warning", "message": message }))
+}
+
+fn stamped_line(what: impl Serialize) -> String {
     let stamped = Stamped { version: JSON_VERSION, at: ago(Duration::ZERO), what };
-    // A map with text keys always becomes JSON; and stdout belongs to the child.
-    if let Ok(line) = serde_json::to_string(&stamped) {
-        let _ = writeln!(io::stderr(), "{line}");
-    }
+    // A map with text keys always becomes JSON.
+    serde_json::to_string(&stamped).unwrap_or_default() + "\n"
 }
 
 /// One JSON object for stdout, with the version and the time.

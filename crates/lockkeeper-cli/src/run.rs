@@ -10,7 +10,7 @@ use crate::{
     hold::{Ending, Fate, Held, Hold, tell_lost},
     output, shim,
     signals::Signals,
-    store,
+    stderr, store,
     suspend::Suspend,
     terminal::{self, Terminal},
     waiting::Waiting,
@@ -62,6 +62,7 @@ impl End {
             Self::Code(code) => ExitCode::from(code),
             Self::Signal(signal) => {
                 if signal == Signal::SIGINT as i32 {
+                    stderr::flush(stderr::EXIT_MAX);
                     shim::die_of(Signal::SIGINT);
                 }
                 ExitCode::from(exit_code::of_signal(signal))
@@ -214,6 +215,8 @@ impl Job<'_> {
     /// Runs the command under the lock.
     async fn hold(&self, guard: Guard, ears: &mut Ears) -> Result<End, Failure> {
         terminal::stay_awake();
+        // What we have said, or wiped from the terminal, comes before what the command says.
+        stderr::written(stderr::START_MAX).await;
         let terminal = Terminal::open();
         let front = terminal.as_ref().is_some_and(Terminal::is_for_the_command);
         if let Health::Lost(why) = guard.health() {

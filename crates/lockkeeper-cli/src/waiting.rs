@@ -6,12 +6,12 @@
 
 use crate::{
     event::{self, Event, Voice},
-    output, terminal,
+    output, stderr, terminal,
 };
 use lockkeeper::{Mode, Wait};
 use std::{
     env,
-    io::{self, IsTerminal as _, Write as _},
+    io::{self, IsTerminal as _},
     time::{Duration, Instant},
 };
 use tokio::sync::watch;
@@ -148,6 +148,5 @@ impl Drop for Waiting<'_> {
 
 /// Writes the current line anew: return, erase, text.
 fn overwrite(line: &str) {
-    let mut stderr = io::stderr();
-    let _ = write!(stderr, "\r\u{1b}[2K{line}").and_then(|()| stderr.flush());
+    stderr::say(format!("\r\u{1b}[2K{line}"));
 }

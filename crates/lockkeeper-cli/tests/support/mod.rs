@@ -110,7 +110,11 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Self {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()))
+    }
+
+    /// Starts a command whose stdout, and what else the test needs, has been set to a pipe.
+    pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut child = command.spawn().expect("a process");
         let stdin = child.stdin.take();
         let stdout = read(child.stdout.take().expect("piped"));

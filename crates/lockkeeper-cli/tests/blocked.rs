@@ -1,0 +1,122 @@
+//! A stderr that cannot be written delays neither a loss, nor a signal, nor the end.
+
+mod support;
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl},
+    sys::signal::Signal,
+};
+use std::{
+    io::{PipeReader, PipeWriter, Write as _},
+    process::{Command, Stdio},
+};
+use support::{Place, Running, eventually, evict_holder, is_alive};
+
+/// A pipe that is full. It stays so as long as the reader is not read from.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let flags = OFlag::from_bits_retain(fcntl(&writer, FcntlArg::F_GETFL).unwrap());
+    fcntl(&writer, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).unwrap();
+    for piece in [&[b'x'; 4096][..], b"x"] {
+        while writer.write(piece).is_ok() {}
+        assert_eq!(Errno::last(), Errno::EAGAIN);
+    }
+    fcntl(&writer, FcntlArg::F_SETFL(flags)).unwrap();
+    (reader, writer)
+}
+
+/// Starts a script under the lock `a` whose stderr is a full pipe.
+fn start(place: &Place, flags: &[&str], script: &str) -> (Running, PipeReader) {
+    let (reader, writer) = full_pipe();
+    let arguments = [&["run"], flags, &["a", "--", "sh", "-c", script]].concat();
+    let mut command = place.lockkeeper(&arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(writer);
+    (Running::spawn(&mut command), reader)
+}
+
+const QUICK: [&str; 4] = ["--ttl", "1s", "--kill-after", "0.5"];
+
+#[test]
+fn a_loss_ends_the_command_although_stderr_is_full() {
+    for flags in [&[][..], &["--json"], &["-v"], &["-vv", "--json"]] {
+        let place = Place::new();
+        let flags = [&QUICK, flags].concat();
+        let (mut holder, _reader) = start(&place, &flags, "echo $$; read _ || :");
+        let command = holder.pid_line();
+        evict_holder(&place, "a");
+        eventually(|| !is_alive(command));
+        assert_eq!(holder.code(), 79, "{flags:?}");
+    }
+}
+
+#[test]
+fn a_removed_store_ends_the_command_although_stderr_is_full() {
+    let place = Place::new();
+    let (mut holder, _reader) = start(&place, &QUICK, "echo $$; read _ || :");
+    let command = holder.pid_line();
+    std::fs::remove_file(place.path("locks.db")).unwrap();
+    eventually(|| !is_alive(command));
+    assert_eq!(holder.code(), 79);
+}
+
+#[test]
+fn signals_and_exit_codes_pass_although_stderr_is_full() {
+    let place = Place::new();
+    for flags in [&["-vv"][..], &["--json"]] {
+        let (mut run, _reader) = start(&place, flags, "echo $$; read _ || :");
+        run.pid_line();
+        run.signal(Signal::SIGTERM);
+        assert_eq!(run.code(), 143, "{flags:?}");
+        let (mut run, _reader) = start(&place, flags, "exit 7");
+        assert_eq!(run.code(), 7, "{flags:?}");
+    }
+}
+
+#[test]
+fn locks_are_renewed_although_stderr_is_full() {
+    let place = Place::new();
+    // Every renewal is logged.
+    let flags = ["-vv", "--ttl", "1s", "--kill-after", "0.5"];
+    let (mut holder, _reader) = start(&place, &flags, "echo $$; read _ || :");
+    holder.pid_line();
+    // Longer than the TTL and the lock-delay.
+    place.assert(&["run", "-w", "4", "a", "--", "true"]).code(75);
+    assert!(holder.end().success());
+}
+
+#[test]
+fn every_failure_ends_although_stderr_is_full() {
+    let place = Place::new();
+    for (arguments, code) in [
+        (&["run", "--tll", "1s", "a", "true"][..], 64),
+        (&["--store", "mongo://x", "run", "a", "true"], 78),
+        (&["run", "a", "--", "no-such-command"], 127),
+        (&["ls"], 0),
+    ] {
+        let (_reader, writer) = full_pipe();
+        let mut command = place.lockkeeper(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(writer);
+        assert_eq!(Running::spawn(&mut command).code(), code, "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_stopped_terminal_does_not_keep_the_command_alive() {
+    let place = Place::new();
+    let line = "\"$LK\" run --ttl 1s --kill-after 0.5 a -- sh -c 'echo $$ > pid; sleep 1000; :'";
+    let mut script = Command::new("script");
+    script.args(["-qfec", line, "/dev/null"]).current_dir(place.path(""));
+    script.env("LK", env!("CARGO_BIN_EXE_lockkeeper")).env("LOCKKEEPER_STORE", place.url());
+    let mut terminal = Running::start(&mut script);
+    let pid = || std::fs::read_to_string(place.path("pid")).unwrap_or_default();
+    eventually(|| pid().ends_with('\n'));
+    let command = nix::unistd::Pid::from_raw(pid().trim().parse().unwrap());
+    // Ctrl-S.
+    terminal.write("\u{13}");
+    evict_holder(&place, "a");
+    eventually(|| !is_alive(command));
+    // Ctrl-Q, so that the terminal can end.
+    terminal.write("\u{11}");
+    assert_eq!(terminal.code(), 79);
+}
