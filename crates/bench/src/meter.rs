@@ -136,6 +136,10 @@ impl<S: Store> Store for Meter<S> {
         self.inside.forget(session);
     }
 
+    fn blind_spots(&self) -> Option<&'static str> {
+        self.inside.blind_spots()
+    }
+
     fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
         self.inside.native(claim)
     }

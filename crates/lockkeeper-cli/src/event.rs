@@ -24,8 +24,8 @@ pub(crate) enum Event<'a> {
         name: &'a str,
         /// How.
         mode: ModeView,
-        /// The number of the grant.
-        fence: u64,
+        /// The number of the grant; none where the store has none.
+        fence: Option<u64>,
         /// The ticket.
         ticket: String,
         /// The grant as text.
@@ -83,8 +83,9 @@ impl From<Mode> for ModeView {
 /// Somebody who holds a lock.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct HolderView {
-    host: String,
-    pid: u32,
+    /// None for a client of another library, as the number of its process.
+    host: Option<String>,
+    pid: Option<u32>,
     program: String,
     label: Option<String>,
     held_ms: Option<u64>,
@@ -93,9 +94,10 @@ pub(crate) struct HolderView {
 impl From<&Holder> for HolderView {
     fn from(holder: &Holder) -> Self {
         let Holder { owner, note, held_for } = holder;
+        let known = !owner.is_unknown();
         Self {
-            host: owner.host.clone(),
-            pid: owner.pid,
+            host: known.then(|| owner.host.clone()),
+            pid: known.then_some(owner.pid),
             program: owner.program.clone(),
             label: label(note),
             held_ms: held_for.map(duration::ms),
@@ -126,12 +128,18 @@ pub(crate) fn label(note: &[u8]) -> Option<String> {
     (!note.is_empty()).then(|| String::from_utf8_lossy(note).into_owned())
 }
 
+/// The number of this grant. A store without fences says 0, which must never be passed on: a
+/// resource that compares numbers would take it for one.
+pub(crate) fn fence(guard: &Guard) -> Option<u64> {
+    Some(guard.fence()).filter(|fence| *fence != 0)
+}
+
 /// The grant in this guard.
 pub(crate) fn granted<'a>(guard: &'a Guard, waited: Duration) -> Event<'a> {
     Event::Granted {
         name: guard.name().as_str(),
         mode: guard.mode().into(),
-        fence: guard.fence(),
+        fence: fence(guard),
         ticket: guard.ticket().to_string(),
         sequencer: guard.sequencer().to_string(),
         waited_ms: duration::ms(waited),
@@ -242,6 +250,9 @@ mod tests {
         long.holder.as_mut().unwrap().held_for = None;
         let words = waiting_words("a", Mode::Exclusive, &long, age);
         assert_eq!(words, "waiting for `a` · 1st in line · held by ci-7 (pid 4121), night");
+        long.holder.as_mut().unwrap().owner = Owner::default();
+        let words = waiting_words("a", Mode::Exclusive, &long, age);
+        assert_eq!(words, "waiting for `a` · 1st in line · held by another client, night");
         let nobody = Wait { ahead: 0, holder: None, recheck: Duration::ZERO };
         let words = waiting_words("a", Mode::Exclusive, &nobody, age);
         assert_eq!(words, "waiting for `a` · 1st in line");

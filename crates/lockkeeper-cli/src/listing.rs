@@ -8,11 +8,14 @@ use crate::{
 };
 use lockkeeper::{Line, Mode, Owner, PLAIN, Ticket};
 use serde::Serialize;
+use std::time::Duration;
 
 /// The answer.
 #[derive(Debug, Serialize)]
 struct Listing<'a> {
     locks: Vec<LockView<'a>>,
+    /// What the store's listing does not show, in words; none if it shows all.
+    not_shown: Option<&'a str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -34,18 +37,40 @@ struct TicketView {
     /// None for a hold that has outlived its session (`--at-least`).
     owner: Option<OwnerView>,
     label: Option<String>,
-    entered_at: String,
-    entered_ago_ms: u64,
+    entered_at: Option<String>,
+    entered_ago_ms: Option<u64>,
     granted_at: Option<String>,
     held_ms: Option<u64>,
-    ends_in_ms: u64,
+    /// None if that is not known, or if it never ends by itself.
+    ends_in_ms: Option<u64>,
 }
 
+/// Host and process are none for a client of another library.
 #[derive(Debug, Serialize)]
 struct OwnerView {
-    host: String,
-    pid: u32,
+    host: Option<String>,
+    pid: Option<u32>,
     program: String,
+}
+
+/// The number of a grant, if it has one: 0 stands for none.
+pub(crate) fn known_fence(ticket: &Ticket) -> Option<u64> {
+    ticket.fence.filter(|fence| *fence != 0)
+}
+
+/// How long ago the ticket entered the line; none if another library did not note it.
+pub(crate) fn known_age(ticket: &Ticket) -> Option<Duration> {
+    known(ticket, ticket.entered_ago)
+}
+
+/// When the ticket ends by itself; none if another library's ticket does not tell.
+pub(crate) fn known_end(ticket: &Ticket) -> Option<Duration> {
+    known(ticket, ticket.ends_in)
+}
+
+fn known(ticket: &Ticket, time: Duration) -> Option<Duration> {
+    let foreign = ticket.owner.as_ref().is_some_and(Owner::is_unknown);
+    (!foreign || !time.is_zero()).then_some(time)
 }
 
 impl<'a> From<&'a Line> for LockView<'a> {
@@ -69,27 +94,27 @@ impl From<&Ticket> for TicketView {
             ticket: ticket.id.to_string(),
             mode: ticket.mode.into(),
             permits,
-            fence: ticket.fence,
+            fence: known_fence(ticket),
             owner: ticket.owner.as_ref().map(Into::into),
             label: label(&ticket.note),
-            entered_at: output::ago(ticket.entered_ago),
-            entered_ago_ms: ms(ticket.entered_ago),
+            entered_at: known_age(ticket).map(output::ago),
+            entered_ago_ms: known_age(ticket).map(ms),
             granted_at: ticket.granted_ago.map(output::ago),
             held_ms: ticket.granted_ago.map(ms),
-            ends_in_ms: ms(ticket.ends_in),
+            ends_in_ms: known_end(ticket).filter(|end| *end != Duration::MAX).map(ms),
         }
     }
 }
 
 impl From<&Owner> for OwnerView {
     fn from(owner: &Owner) -> Self {
-        let Owner { host, pid, program } = owner.clone();
-        Self { host, pid, program }
+        let (known, Owner { host, pid, program }) = (!owner.is_unknown(), owner.clone());
+        Self { host: known.then_some(host), pid: known.then_some(pid), program }
     }
 }
 
 /// The lines as one JSON object.
-pub(crate) fn json(lines: &[Line]) -> Result<String, Failure> {
-    let listing = Listing { locks: lines.iter().map(Into::into).collect() };
+pub(crate) fn json(lines: &[Line], not_shown: Option<&str>) -> Result<String, Failure> {
+    let listing = Listing { locks: lines.iter().map(Into::into).collect(), not_shown };
     output::json_answer(listing).map_err(Failure::bug)
 }

@@ -4,27 +4,43 @@ use crate::{
     cli::Common,
     duration,
     failure::Failure,
-    listing,
+    listing::{self, known_age, known_fence},
     output::{Table, note, printable, terminal_width},
     store,
 };
-use lockkeeper::{Keeper, Line, Mode, Ticket};
+use lockkeeper::{Keeper, Line, Mode, Store as _, Ticket};
 use std::{io, time::Duration};
 
 /// The answer, ready to print.
 pub(crate) async fn ls(prefix: &str, common: &Common) -> Result<String, Failure> {
     let keeper = Keeper::connect(&store::url(common.store.as_deref())?).await?;
     let lines = keeper.look(prefix).await?;
+    let hidden = keeper.store().blind_spots();
     if common.json {
-        return listing::json(&lines);
+        return listing::json(&lines, hidden);
+    }
+    if !common.quiet {
+        for line in notes(prefix, lines.is_empty(), hidden) {
+            note(&line);
+        }
     }
     if lines.is_empty() {
-        if !common.quiet {
-            note("nothing is held and nobody waits");
-        }
         return Ok(String::new());
     }
     Ok(table(&lines).render(terminal_width(io::stdout())))
+}
+
+/// What is said beside the table. An empty listing means "nothing is held" only if it shows all.
+fn notes(prefix: &str, empty: bool, hidden: Option<&str>) -> Vec<String> {
+    let mut notes = Vec::new();
+    match (empty, prefix, hidden) {
+        (false, ..) => {}
+        (true, "", None) => notes.push("nothing is held and nobody waits".to_owned()),
+        (true, "", Some(_)) => notes.push("no lock to show".to_owned()),
+        (true, prefix, _) => notes.push(format!("no lock begins with `{}`", printable(prefix))),
+    }
+    notes.extend(hidden.map(|hidden| format!("this listing does not show {hidden}")));
+    notes
 }
 
 fn table(lines: &[Line]) -> Table {
@@ -37,13 +53,13 @@ fn table(lines: &[Line]) -> Table {
             holder(line),
             held.map_or_else(dash, held_words),
             line.waiters().count().to_string(),
-            fence.filter_map(|t| t.fence).max().map_or_else(dash, |fence| fence.to_string()),
+            fence.filter_map(known_fence).max().map_or_else(dash, |fence| fence.to_string()),
         ]);
     }
     table
 }
 
-fn dash() -> String {
+pub(crate) fn dash() -> String {
     "-".to_owned()
 }
 
@@ -65,8 +81,11 @@ fn held_at_most(ticket: &Ticket) -> Duration {
 
 /// For how long a ticket has been held, or at the most if the store has not noted when it was granted.
 pub(crate) fn held_words(ticket: &Ticket) -> String {
-    let words = duration::words(held_at_most(ticket));
-    if ticket.granted_ago.is_some() { words } else { format!("≤ {words}") }
+    match (ticket.granted_ago, known_age(ticket)) {
+        (Some(held), _) => duration::words(held),
+        (None, Some(age)) => format!("≤ {}", duration::words(age)),
+        (None, None) => dash(),
+    }
 }
 
 /// The first of the holders, and how many more there are.
@@ -129,7 +148,22 @@ mod tests {
         let mut unknown = ticket(Mode::Exclusive, Some(5), "a");
         unknown.granted_ago = None;
         assert_eq!(row_of(PLAIN, vec![unknown]), "a\\u{202e}b|exclusive|a (pid 7)|≤ 50 s|0|5");
+        let mut foreign = ticket(Mode::Exclusive, Some(0), "");
+        (foreign.owner, foreign.granted_ago) = (Some(Owner::default()), None);
+        foreign.entered_ago = Duration::ZERO;
+        assert_eq!(row_of(PLAIN, vec![foreign]), "a\\u{202e}b|exclusive|another client|-|0|-");
         let waiting = vec![ticket(Mode::Exclusive, None, "web")];
         assert_eq!(row_of(PLAIN, waiting), "a\\u{202e}b|waiting|-|-|1|-");
+    }
+
+    #[test]
+    fn an_empty_listing_says_nothing_of_what_it_cannot_see() {
+        assert_eq!(notes("", true, None), ["nothing is held and nobody waits"]);
+        assert_eq!(notes("nope", true, None), ["no lock begins with `nope`"]);
+        let blind = notes("", true, Some("locks of other libraries"));
+        let hidden = "this listing does not show locks of other libraries";
+        assert_eq!(blind, ["no lock to show", hidden]);
+        assert_eq!(notes("", false, Some("locks of other libraries")), [hidden]);
+        assert!(notes("", false, None).is_empty());
     }
 }

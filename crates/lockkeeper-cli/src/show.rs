@@ -5,19 +5,20 @@ use crate::{
     duration,
     event::{label, ordinal},
     failure::Failure,
-    listing, ls,
+    listing,
+    ls::{self, dash},
     output::{Table, printable, terminal_width},
     store,
 };
 use lockkeeper::{Keeper, Line, Name, Ticket};
-use std::io;
+use std::{io, time::Duration};
 
 /// The answer, ready to print.
 pub(crate) async fn show(name: &Name, common: &Common) -> Result<String, Failure> {
     let keeper = Keeper::connect(&store::url(common.store.as_deref())?).await?;
     let line = keeper.look_at(name).await?.filter(|line| !line.tickets.is_empty());
     if common.json {
-        return listing::json(line.as_slice());
+        return listing::json(line.as_slice(), None);
     }
     Ok(match line {
         Some(line) => table(&line).render(terminal_width(io::stdout())),
@@ -39,19 +40,26 @@ fn table(line: &Line) -> Table {
 }
 
 fn row(place: String, ticket: &Ticket) -> Vec<String> {
-    let dash = || "-".to_owned();
     let owner = ticket.owner.as_ref();
-    let waits = ticket.fence.is_none();
-    let since = if waits { duration::words(ticket.entered_ago) } else { ls::held_words(ticket) };
+    let waited = || listing::known_age(ticket).map_or_else(dash, duration::words);
+    let since = if ticket.fence.is_none() { waited() } else { ls::held_words(ticket) };
+    let program = owner.map(|owner| printable(&owner.program)).filter(|name| !name.is_empty());
     vec![
         place,
         ticket.mode.to_string(),
         owner.map_or_else(ls::kept, |owner| printable(&owner.to_string())),
-        owner.map_or_else(dash, |owner| printable(&owner.program)),
+        program.unwrap_or_else(dash),
         since,
-        duration::words(ticket.ends_in),
-        ticket.fence.map_or_else(dash, |fence| fence.to_string()),
+        ends_words(ticket),
+        listing::known_fence(ticket).map_or_else(dash, |fence| fence.to_string()),
         label(&ticket.note).map_or_else(dash, |label| printable(&label)),
         ticket.id.to_string(),
     ]
+}
+
+fn ends_words(ticket: &Ticket) -> String {
+    match listing::known_end(ticket) {
+        Some(Duration::MAX) => "never".to_owned(),
+        end => end.map_or_else(dash, duration::words),
+    }
 }

@@ -15,6 +15,8 @@ fn nothing_is_shown_as_nothing() {
     let nothing = "lockkeeper: nothing is held and nobody waits\n";
     place.assert(&["ls"]).success().stdout("").stderr(nothing);
     place.assert(&["ls", "-q"]).success().stdout("").stderr("");
+    let none = "lockkeeper: no lock begins with `nope`\n";
+    place.assert(&["ls", "nope"]).success().stdout("").stderr(none);
     assert_eq!(ls_json(&place, "")["locks"], serde_json::json!([]));
     let free = place.stdout(&["show", "a"]);
     assert_eq!(free, "nobody holds `a`, and nobody waits for it\n");

@@ -121,16 +121,18 @@ pub struct Ticket {
     pub mode: Mode,
     /// The number of its grant; `None` while it waits.
     pub fence: Option<u64>,
-    /// Who took it; `None` for a hold that has outlived its session (`at_least`).
+    /// Who took it; `None` for a hold that has outlived its session (`at_least`). A client of
+    /// another library is [unknown](Owner::is_unknown); its ticket's note is never its token.
     pub owner: Option<Owner>,
     /// Its label, or the value a candidate proclaims.
     pub note: Vec<u8>,
-    /// How long ago it entered the line.
+    /// How long ago it entered the line; zero for another library's ticket if that is not known.
     pub entered_ago: Duration,
     /// How long ago it was granted; `None` while it waits, and if the store has not noted it. Then
     /// `entered_ago` is the most that it can be.
     pub granted_ago: Option<Duration>,
-    /// When it ends unless its session is renewed, lock-delay included.
+    /// When it ends unless its session is renewed, lock-delay included. Of another library's ticket:
+    /// zero if that is not known, [`Duration::MAX`] if it never ends by itself.
     pub ends_in: Duration,
 }
 

@@ -335,6 +335,10 @@ impl Store for Tapped {
         self.inner.forget(session);
     }
 
+    fn blind_spots(&self) -> Option<&'static str> {
+        self.inner.blind_spots()
+    }
+
     fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
         self.inner.native(claim)
     }

@@ -21,6 +21,7 @@ macro_rules! twin {
             fn kind(&self) -> &'static str;
             fn capabilities(&self) -> Capabilities;
             fn id(&self) -> StoreId;
+            fn blind_spots(&self) -> Option<&'static str>;
             fn leave_now(&self, ask: &Leave) -> bool;
             fn forget(&self, session: SessionId);
             fn advice(self: Arc<Self>) -> Boxed<StoreResult<Vec<Advice>>>;
@@ -32,6 +33,7 @@ macro_rules! twin {
             fn kind(&self) -> &'static str { Store::kind(self) }
             fn capabilities(&self) -> Capabilities { Store::capabilities(self) }
             fn id(&self) -> StoreId { Store::id(self) }
+            fn blind_spots(&self) -> Option<&'static str> { Store::blind_spots(self) }
             fn leave_now(&self, ask: &Leave) -> bool { Store::leave_now(self, ask) }
             fn forget(&self, session: SessionId) { Store::forget(self, session) }
             fn advice(self: Arc<Self>) -> Boxed<StoreResult<Vec<Advice>>> {
@@ -55,6 +57,7 @@ macro_rules! twin {
             fn kind(&self) -> &'static str { self.0.kind() }
             fn capabilities(&self) -> Capabilities { self.0.capabilities() }
             fn id(&self) -> StoreId { self.0.id() }
+            fn blind_spots(&self) -> Option<&'static str> { self.0.blind_spots() }
             fn leave_now(&self, ask: &Leave) -> bool { self.0.leave_now(ask) }
             fn forget(&self, session: SessionId) { self.0.forget(session) }
             async fn advice(&self) -> StoreResult<Vec<Advice>> {

@@ -459,6 +459,13 @@ pub trait Store: Send + Sync + 'static {
     /// Shows lines, at most [`LOOK_MAX`] of them.
     fn look(&self, which: Look) -> impl Future<Output = StoreResult<Vec<Line>>> + Send;
 
+    /// What a [`look`](Self::look) by prefix does not show, as a noun phrase for people ("locks of
+    /// other libraries"); `None` if it shows every lock that excludes ours. Without it an empty
+    /// listing would say that nothing is held.
+    fn blind_spots(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Is this grant held now? A linearizable read.
     fn check(&self, claim: Claim) -> impl Future<Output = StoreResult<bool>> + Send;
 
