@@ -20,6 +20,11 @@ impl Folder {
         self.0.path().join("locks.db")
     }
 
+    /// The log, or another companion of the file.
+    fn beside(&self, suffix: &str) -> PathBuf {
+        self.0.path().join(format!("locks.db{suffix}"))
+    }
+
     fn url(&self) -> String {
         format!("sqlite:{}", self.path().display())
     }
@@ -44,6 +49,66 @@ async fn a_removed_file_loses_the_locks_in_it_within_a_renewal() {
     assert_eq!(within(guard.lost()).await, Loss::SessionGone);
     let e = keeper.lock("a").await.unwrap_err();
     assert!(e.to_string().contains("removed or replaced"), "{e}");
+}
+
+/// A new process makes a log of its own then, in which the holder's grant is not.
+#[tokio::test]
+async fn a_removed_log_loses_the_locks_in_it_within_a_renewal() {
+    for removed in [&["-wal", "-shm"][..], &["-shm"], &["-wal"]] {
+        let folder = Folder::new();
+        let keeper =
+            Keeper::builder().ttl(Duration::from_secs(2)).connect(&folder.url()).await.unwrap();
+        let guard = keeper.lock("a").await.unwrap();
+        for suffix in removed {
+            std::fs::remove_file(folder.beside(suffix)).unwrap();
+        }
+        assert_eq!(within(guard.lost()).await, Loss::SessionGone, "{removed:?}");
+        let e = keeper.lock("a").await.unwrap_err();
+        assert!(e.to_string().contains("removed or replaced"), "{e}");
+    }
+}
+
+/// SQLite replays whatever log lies beside a file into it.
+#[tokio::test]
+async fn a_new_file_knows_nothing_of_a_removed_one_whose_log_is_still_there() {
+    let folder = Folder::new();
+    let before = Keeper::connect(&folder.url()).await.unwrap();
+    let guard = before.lock("a").await.unwrap();
+    std::fs::remove_file(folder.path()).unwrap();
+    let after = Keeper::connect(&folder.url()).await.unwrap();
+    assert!(after.look("").await.unwrap().is_empty());
+    assert!(after.lock("a").try_now().await.unwrap().is_some());
+    assert!(!after.check(&guard.sequencer()).await.unwrap_or(false));
+}
+
+/// A restart of the log waited for the reader with the writers' lock in its hand, again and again, so
+/// that nothing was renewed any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_read_of_the_file_costs_no_lock() {
+    const KEEPERS: usize = 4;
+    const PAIRS: usize = 3_000;
+    let folder = Folder::new();
+    let connect = || async {
+        let ttl = Duration::from_secs(3);
+        Keeper::builder().ttl(ttl).connect(&folder.url()).await.unwrap()
+    };
+    let holder = connect().await;
+    let held = holder.lock("held all the time").await.unwrap();
+    let reader = rusqlite::Connection::open(folder.path()).unwrap();
+    reader.execute_batch("BEGIN; SELECT count(*) FROM ticket;").unwrap();
+    let mut work = tokio::task::JoinSet::new();
+    for i in 0..KEEPERS {
+        let keeper = connect().await;
+        work.spawn(async move {
+            for _ in 0..PAIRS {
+                keeper.lock(format!("name {i}")).await.unwrap().release().await.unwrap();
+            }
+        });
+    }
+    // A pair takes less than a millisecond, and took a tenth of a second.
+    tokio::time::timeout(4 * LONG, work.join_all()).await.expect("the locks stand still");
+    assert!(held.is_held());
+    drop(reader);
 }
 
 #[tokio::test]

@@ -85,6 +85,16 @@ impl Ringer {
         }
     }
 
+    /// Was the process of this bell ended without taking it down, as a kill does? A process that lives
+    /// removes the socket's file before it closes the socket, so a file that is still there although no
+    /// process listens is a proof.
+    pub(super) fn is_deserted(&self, tag: &Tag) -> bool {
+        let Ok(probe) = unbound() else { return false };
+        let refused = |e: io::Error| e.kind() == ErrorKind::ConnectionRefused;
+        probe.connect(self.address(tag)).is_err_and(refused)
+            && self.path(tag).symlink_metadata().is_ok()
+    }
+
     /// Hangs up a bell of our own.
     pub(super) fn hang(&self, tag: &Tag) -> io::Result<Bell> {
         let bell = Bell { socket: UnixDatagram::bind(self.address(tag))?, path: self.path(tag) };
@@ -166,6 +176,20 @@ mod tests {
         assert_eq!(bells(folder.path()), 0);
         drop(ringer.hang(&tag).unwrap());
         assert_eq!(bells(folder.path()), 0);
+    }
+
+    #[tokio::test]
+    async fn only_a_bell_without_its_process_is_deserted() {
+        let folder = tempfile::tempdir().unwrap();
+        let ringer = Ringer::beside(&folder.path().join("locks.db"));
+        let tag = Tag::random();
+        assert!(!ringer.is_deserted(&tag), "there never was one");
+        let bell = ringer.hang(&tag).unwrap();
+        assert!(!ringer.is_deserted(&tag), "its process listens");
+        drop(bell);
+        assert!(!ringer.is_deserted(&tag), "its process has taken it down");
+        drop(StdDatagram::bind(ringer.path(&tag)).unwrap()); // as a kill leaves it
+        assert!(ringer.is_deserted(&tag));
     }
 
     #[test]

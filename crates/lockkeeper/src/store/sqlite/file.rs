@@ -2,14 +2,16 @@
 
 use super::{KIND, lines};
 use crate::{
-    clock::Moment,
+    clock::{self, Moment},
     error::{StoreError, Trouble},
     store::{STRAY_MAX, StoreId, StoreResult},
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rusqlite::{Connection, OpenFlags, config::DbConfig, params};
+use rustix::fs::FlockOperation;
 use std::{
-    io::ErrorKind,
+    fs::File,
+    io::{self, ErrorKind},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -22,8 +24,11 @@ const SCHEMA_VERSION: i32 = 1;
 const PAGE_SIZE: i32 = 1024;
 /// The log is cut back to this size when it starts anew.
 const LOG_SIZE: i64 = 8 << 20;
+/// The files that SQLite keeps beside the database: its log and the log's index.
+const COMPANIONS: [&str; 2] = ["-wal", "-shm"];
 /// While connecting, for how long to wait for others. Never while locking.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// What a path keeps as it is in a URI.
 const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
@@ -162,24 +167,56 @@ fn unreadable(path: &Path, e: std::io::Error) -> StoreError {
     StoreError::not_applied(KIND, trouble, format!("cannot read {}", path.display())).because(e)
 }
 
-/// Makes the file under another name and then gives it its own, so that nobody ever sees half of it.
+/// Makes the file under another name and then gives it its own, so that no process ever sees half of it.
 fn create(path: &Path) -> StoreResult<()> {
     let failed = |what: &str| format!("cannot create {}: {what}", path.display());
     let folder = path.parent().unwrap_or(Path::new("."));
     let draft = folder.join(format!(".lockkeeper-{:016x}.tmp", rand::random::<u64>()));
     let made = draft_at(&draft).map_err(|e| super::trouble(e, &failed("making it")));
-    let named = made.and_then(|()| match std::fs::hard_link(&draft, path) {
-        // Somebody else was faster: theirs is as good as ours, if it is one.
+    let named = made.and_then(|()| match name(&draft, path, folder) {
+        // Another process was faster: its file is as good as ours, if it is one.
         Err(e) if e.kind() == ErrorKind::AlreadyExists => is_ours(path).map(drop),
         Err(e) => Err(misconfigured(failed("naming it")).because(e)),
         Ok(()) => Ok(()),
     });
     for suffix in ["", "-wal", "-shm", "-journal"] {
-        let mut leftover = draft.clone().into_os_string();
-        leftover.push(suffix);
-        let _ = std::fs::remove_file(leftover);
+        let _ = std::fs::remove_file(beside(&draft, suffix));
     }
     named
+}
+
+/// Gives the draft its name, after removing the log of a file of that name that was removed without
+/// it: SQLite would replay that log into ours.
+///
+/// One process at a time, by a lock on the folder. Otherwise a slower one would take the log of the
+/// faster one's file, which is in use already, for a leftover.
+fn name(draft: &Path, path: &Path, folder: &Path) -> io::Result<()> {
+    let folder = File::open(folder)?;
+    let mut waited = Duration::ZERO;
+    while let Err(e) = rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        if waited > CONNECT_PATIENCE || e != rustix::io::Errno::WOULDBLOCK {
+            return Err(e.into());
+        }
+        clock::pause_thread(PAUSE);
+        waited += PAUSE;
+    }
+    if path.symlink_metadata().is_ok() {
+        return Err(ErrorKind::AlreadyExists.into());
+    }
+    for suffix in COMPANIONS {
+        match std::fs::remove_file(beside(path, suffix)) {
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    std::fs::hard_link(draft, path)
+}
+
+/// The path of a file that belongs to this one.
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
+    path.into()
 }
 
 fn draft_at(path: &Path) -> rusqlite::Result<()> {
@@ -195,10 +232,20 @@ fn draft_at(path: &Path) -> rusqlite::Result<()> {
     c.close().map_err(|(_, e)| e)
 }
 
-/// Which file a path leads to: device and inode.
-pub(super) fn inode(path: &Path) -> Option<(u64, u64)> {
-    use std::os::unix::fs::MetadataExt as _;
-    std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()))
+/// Which files a connection has open: device and inode of the database, its log and the log's index.
+/// None of them changes while a connection of ours is open, so if one does, other processes lock
+/// elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity([Option<(u64, u64)>; 3]);
+
+impl Identity {
+    /// Of the files that lie there now.
+    pub(super) fn of(path: &Path) -> Self {
+        use std::os::unix::fs::MetadataExt as _;
+        let inode = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+        let [log, index] = COMPANIONS.map(|suffix| inode(&beside(path, suffix)));
+        Self([inode(path), log, index])
+    }
 }
 
 /// Reads what the file is. When it was last used in another boot of the machine, its times are made

@@ -1,6 +1,9 @@
 //! The operations as SQL, each inside one transaction that the caller has begun.
 
-use super::{KIND, bell::Tag};
+use super::{
+    KIND,
+    bell::{Ringer, Tag},
+};
 use crate::{
     clock::Moment,
     error::{StoreError, Trouble},
@@ -110,6 +113,9 @@ pub(super) struct Tx<'c> {
     pub(super) now: Moment,
     /// The wall clock in microseconds, under which no number falls.
     pub(super) wall: i64,
+    pub(super) ringer: &'c Ringer,
+    /// Of our own bell.
+    pub(super) tag: &'c Tag,
     pub(super) news: Vec<News>,
 }
 
@@ -141,6 +147,9 @@ impl Tx<'_> {
                 self.end(session, self.now)?;
             }
         }
+        while self.withdraw_deserted(name, &front)? {
+            front = self.front(name)?;
+        }
         for row in front.admitted.iter_mut().filter(|r| r.fence.is_none()) {
             let fence = self.next_number()?;
             let now = micros(self.now);
@@ -153,6 +162,25 @@ impl Tx<'_> {
             }
         }
         Ok(front)
+    }
+
+    /// Withdraws tickets that are about to be granted to processes that were killed while they waited.
+    /// Says whether there were any.
+    ///
+    /// If the session lives on in another process, that process finds its ticket gone and enters again:
+    /// it loses its place and nothing else.
+    fn withdraw_deserted(&self, name: &Name, front: &Front<Row>) -> Result<bool> {
+        let mut withdrawn = false;
+        for row in front.admitted.iter().filter(|r| r.fence.is_none()) {
+            let Some(session) = row.session else { continue };
+            let bell = self.bell(session)?.filter(|bell| bell != self.tag);
+            if bell.is_some_and(|bell| self.ringer.is_deserted(&bell)) {
+                let sql = "DELETE FROM ticket WHERE name = ?1 AND seq = ?2 AND fence IS NULL";
+                self.c.prepare_cached(sql)?.execute(params![name.as_str(), row.seq])?;
+                withdrawn = true;
+            }
+        }
+        Ok(withdrawn)
     }
 
     /// Settles a line that somebody has left; contenders hear of it if nobody waits.

@@ -73,7 +73,7 @@ pub struct Sqlite {
     /// thread.
     connection: tokio::sync::Mutex<Connection>,
     path: PathBuf,
-    inode: Option<(u64, u64)>,
+    identity: file::Identity,
     janitor: Janitor,
     ringer: Ringer,
     tag: Tag,
@@ -119,7 +119,7 @@ impl Sqlite {
             id,
             clock,
             connection: tokio::sync::Mutex::new(connection),
-            inode: file::inode(&path),
+            identity: file::Identity::of(&path),
             janitor: Janitor::of(&path),
             ringer: Ringer::beside(&path),
             path,
@@ -132,11 +132,11 @@ impl Sqlite {
         })
     }
 
-    /// Has the file been removed or replaced under us? Then others lock in another file, and nothing
-    /// that we hold here is worth anything.
+    /// Has the file, its log or the log's index been removed or replaced under us? Then other processes
+    /// lock in another file, and nothing that we hold here is worth anything.
     fn is_cut_off(&self) -> bool {
         let now = self.clock.now();
-        let cut_off = file::inode(&self.path) != self.inode;
+        let cut_off = file::Identity::of(&self.path) != self.identity;
         if !cut_off {
             self.in_place.store(now.as_nanos(), Ordering::Relaxed);
         }
@@ -201,7 +201,8 @@ impl Sqlite {
         let begin = if kind == Kind::Write { "BEGIN IMMEDIATE" } else { "BEGIN" };
         c.prepare_cached(begin)?.execute([])?;
         let wall = i64::try_from(self.clock.wall_micros()).unwrap_or(0);
-        let mut tx = Tx { c, now: self.clock.now(), wall, news: Vec::new() };
+        let (ringer, tag) = (&self.ringer, &self.tag);
+        let mut tx = Tx { c, now: self.clock.now(), wall, ringer, tag, news: Vec::new() };
         let done = work(&mut tx).and_then(|out| {
             c.prepare_cached("COMMIT")?.execute([])?;
             Ok(out)
@@ -212,9 +213,7 @@ impl Sqlite {
         }
         if kind == Kind::Write {
             self.log_pages.store(janitor::log_pages(), Ordering::Relaxed);
-            if self.log_is_long() {
-                self.janitor.call();
-            }
+            self.janitor.committed(janitor::log_pages());
         }
         done.map(|out| (out, tx.news))
     }
@@ -229,10 +228,6 @@ impl Sqlite {
                 self.tell(news);
             }
         }
-    }
-
-    fn log_is_long(&self) -> bool {
-        self.log_pages.load(Ordering::Relaxed) >= janitor::PAGES
     }
 
     /// Lets others write: first by a mere turn, then by a short random pause. Who has had no luck
@@ -350,6 +345,7 @@ impl Store for Sqlite {
             return Ok(Renewal::Lost);
         }
         let renewal = self.run(Kind::Write, |tx| tx.renew(session)).await?;
+        self.janitor.renewed(self.log_pages.load(Ordering::Relaxed));
         self.sweep().await;
         Ok(renewal)
     }
@@ -525,7 +521,8 @@ fn trouble(e: rusqlite::Error, what: &str) -> StoreError {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             (Trouble::Unavailable, "; another process holds the file for too long")
         }
-        Some(ErrorCode::DiskFull) => (Trouble::Unavailable, "; the disk is full"),
+        // Said at once: waiting makes no room.
+        Some(ErrorCode::DiskFull) => (Trouble::Full, "; the disk is full"),
         Some(ErrorCode::SystemIoFailure) => (Trouble::Unavailable, "; the disk fails"),
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
             (Trouble::Corrupt, "; the file is corrupt: move it away, a new one will be made")
@@ -541,4 +538,19 @@ fn trouble(e: rusqlite::Error, what: &str) -> StoreError {
         _ => StoreError::not_applied(KIND, trouble, what),
     };
     error.because(e)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Outcome;
+
+    #[test]
+    fn a_full_disk_is_said_at_once() {
+        let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
+        let e = trouble(rusqlite::Error::SqliteFailure(full, None), "a transaction failed");
+        assert!(!e.is_transient(), "a waiter would wait for room");
+        assert_eq!((e.trouble, e.outcome), (Trouble::Full, Outcome::NotApplied));
+        assert!(e.to_string().contains("the disk is full"), "{e}");
+    }
 }
