@@ -4,14 +4,15 @@
 use crate::{
     clock::{Clock, Moment},
     error::Loss,
+    grip::Grip,
     name::Name,
-    store::{Hints, Stand, Wait},
+    store::{Hints, Stand, TicketDigest, Wait},
     ticket::{ById, TicketId},
 };
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -85,44 +86,24 @@ struct Waiter {
     /// Taken when the grant has been told; the entry stays until the ticket is held or left, so that
     /// the ticket is known all the time.
     turn: Option<oneshot::Sender<u64>>,
+    /// The fence that was told: the grant is on its way to the waiting loop.
+    told: Option<u64>,
     tell: Option<Tell>,
 }
 
-/// A held ticket's own end, apart from its session's.
-pub(crate) struct Grip {
-    pub(crate) name: Name,
-    pub(crate) max_hold: Option<Moment>,
-    why: OnceLock<Loss>,
-    ended: Notify,
+impl Waiter {
+    /// Must the store have this ticket? Yes from the answer to its enter on, or from the grant on,
+    /// which may overtake that answer.
+    fn stands(&self) -> bool {
+        !self.ended && (self.recheck.is_some() || self.told.is_some())
+    }
 }
 
-impl Grip {
-    pub(crate) fn new(name: Name, max_hold: Option<Moment>) -> Arc<Self> {
-        Arc::new(Self { name, max_hold, why: OnceLock::new(), ended: Notify::new() })
-    }
-
-    pub(crate) fn end(&self, why: Loss) {
-        if self.why.set(why).is_ok() {
-            crate::observe::lost(&self.name, why);
-            self.ended.notify_waiters();
-        }
-    }
-
-    pub(crate) fn why(&self) -> Option<Loss> {
-        self.why.get().copied()
-    }
-
-    pub(crate) async fn ended(&self) -> Loss {
-        let mut ended = std::pin::pin!(self.ended.notified());
-        loop {
-            ended.as_mut().enable();
-            if let Some(why) = self.why() {
-                return why;
-            }
-            ended.as_mut().await;
-            ended.set(self.ended.notified());
-        }
-    }
+/// A ticket that the store must have when it is asked for all of them.
+pub(crate) struct Expected {
+    pub(crate) ticket: TicketId,
+    /// It was granted already when the question was sent.
+    granted: bool,
 }
 
 /// What the session's task has to do now.
@@ -155,12 +136,13 @@ impl Desk {
         Moment::from_nanos(self.deadline.load(Ordering::Acquire))
     }
 
-    /// A renewal sent so that it is good until `deadline` was answered.
-    pub(crate) fn renewed(&self, deadline: Moment, version: u64) {
+    /// A renewal sent so that it is good until `deadline` was answered. All tickets are polled if the
+    /// version is another one, or if the store's tickets do not `agree` with ours.
+    pub(crate) fn renewed(&self, deadline: Moment, version: u64, agree: bool) {
         self.deadline.store(deadline.as_nanos(), Ordering::Release);
         self.turn_to(Lease::Held);
         let mut book = self.book();
-        if book.verified != Some(version) {
+        if book.verified != Some(version) || !agree {
             book.verify = Some((version, self.clock.now()));
             drop(book);
             self.due.notify_one();
@@ -241,6 +223,7 @@ impl Desk {
             ended: false,
             pause: POLL_FIRST,
             turn: Some(turn),
+            told: None,
             tell,
         };
         self.book().waiting.insert(ticket, waiter);
@@ -388,14 +371,50 @@ impl Desk {
         book.left = None;
     }
 
-    /// The tickets that the desk takes to be held.
-    pub(crate) fn held(&self) -> Vec<(TicketId, Arc<Grip>)> {
-        self.book().held.iter().map(|(t, g)| (*t, Arc::clone(g))).collect()
+    /// How many locks are taken to be held.
+    pub(crate) fn holds(&self) -> usize {
+        self.book().held.len()
     }
 
-    /// Strikes out a ticket that the store does not have; says whether it was taken to be held.
-    pub(crate) fn lose_hold(&self, ticket: TicketId) -> bool {
-        self.book().held.remove(&ticket).is_some()
+    /// The tickets that the store must have now, held and waiting.
+    pub(crate) fn expected(&self) -> Vec<Expected> {
+        let book = self.book();
+        let held = book.held.keys().map(|ticket| Expected { ticket: *ticket, granted: true });
+        let waiting = book.waiting.iter().filter(|(_, waiter)| waiter.stands());
+        let waiting = waiting
+            .map(|(ticket, waiter)| Expected { ticket: *ticket, granted: waiter.told.is_some() });
+        held.chain(waiting).collect()
+    }
+
+    /// The same in two numbers, as a renewal's answer has them.
+    pub(crate) fn digest(&self) -> TicketDigest {
+        self.expected().into_iter().map(|expected| expected.ticket).collect()
+    }
+
+    /// Takes in how a ticket stood that the store should have had when all were asked for. A grant that
+    /// is missing there, or has another number, is lost; a ticket that waited enters again.
+    pub(crate) fn compared(&self, expected: &Expected, there: Option<&Stand>, fenced: bool) {
+        let is_wrong = |fence: u64| match there {
+            Some(Stand::Granted { fence: now }) => fenced && *now != fence,
+            // The answer may be older than a grant that came after the question.
+            Some(Stand::Waiting(_)) => expected.granted,
+            Some(Stand::Gone) | None => true,
+        };
+        let mut book = self.book();
+        if let Some(waiter) = book.waiting.get_mut(&expected.ticket) {
+            match waiter.told {
+                Some(fence) => waiter.ended |= is_wrong(fence),
+                // Without its sender the waiting loop enters again, at the end of the line.
+                None if there.is_none() => drop(book.waiting.remove(&expected.ticket)),
+                None => {}
+            }
+        }
+        let lost = book.held.get(&expected.ticket).is_some_and(|grip| is_wrong(grip.fence));
+        let grip = if lost { book.held.remove(&expected.ticket) } else { None };
+        drop(book);
+        if let Some(grip) = grip {
+            grip.end(Loss::Evicted);
+        }
     }
 
     /// All tickets were compared with the store's of this version.
@@ -430,7 +449,9 @@ impl Hints for Desk {
     fn granted(&self, ticket: TicketId, fence: u64) {
         let turn = self.book().waiting.get_mut(&ticket).and_then(|waiter| {
             waiter.recheck = None;
-            waiter.turn.take()
+            let turn = waiter.turn.take()?;
+            waiter.told = Some(fence);
+            Some(turn)
         });
         if let Some(turn) = turn {
             // The waiter may have gone: then its seat leaves, whatever the fence.
@@ -513,9 +534,9 @@ mod tests {
                 desk.ended(ticket);
             }
             assert_eq!(turn.try_recv(), Ok(7));
-            let grip = Grip::new(name, None);
+            let grip = Grip::new(name, 7, None);
             desk.hold(ticket, Arc::clone(&grip));
-            grip.why.get().copied()
+            grip.why()
         };
         assert_eq!(take(true), Some(Loss::Evicted));
         assert_eq!(take(false), None);

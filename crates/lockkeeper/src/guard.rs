@@ -2,8 +2,9 @@
 
 use crate::{
     clock::Moment,
-    desk::{Grip, Lease},
+    desk::Lease,
     error::{Error, Loss, Result},
+    grip::Grip,
     name::Name,
     observe,
     sequencer::Sequencer,
@@ -58,7 +59,7 @@ impl Guard {
     /// that remembers the highest it has seen can refuse a holder whose time has passed.
     #[must_use]
     pub fn fence(&self) -> u64 {
-        self.hold.fence
+        self.hold.grip.fence
     }
 
     /// The lock's name.
@@ -307,7 +308,6 @@ impl fmt::Debug for Guard {
 pub(crate) struct Hold {
     seat: Seat,
     grip: Arc<Grip>,
-    fence: u64,
     granted: Moment,
     at_least: Option<Duration>,
     note_edits: AtomicU64,
@@ -316,16 +316,10 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    pub(crate) fn new(
-        seat: Seat,
-        grip: Arc<Grip>,
-        fence: u64,
-        granted: Moment,
-        want: &Want,
-    ) -> Self {
+    pub(crate) fn new(seat: Seat, grip: Arc<Grip>, granted: Moment, want: &Want) -> Self {
         let (note_edits, cell_edits) = Default::default();
         let at_least = want.at_least;
-        Self { seat, grip, fence, granted, at_least, note_edits, cell_edits, owned: None }
+        Self { seat, grip, granted, at_least, note_edits, cell_edits, owned: None }
     }
 
     pub(crate) fn session(&self) -> &Session {
@@ -338,7 +332,7 @@ impl Hold {
 
     fn claim(&self) -> Claim {
         let Seat { name, ticket, mode, .. } = &self.seat;
-        Claim { name: name.clone(), ticket: *ticket, mode: *mode, fence: self.fence }
+        Claim { name: name.clone(), ticket: *ticket, mode: *mode, fence: self.grip.fence }
     }
 
     fn edit(&self, number: &AtomicU64, bytes: Option<Vec<u8>>) -> Edit {

@@ -40,6 +40,7 @@ mod desk;
 mod election;
 mod error;
 mod gate;
+mod grip;
 mod guard;
 mod keeper;
 pub mod line;

@@ -17,7 +17,8 @@ pub trait Standing {
     fn weight(&self) -> u32;
     /// Has it been granted?
     fn granted(&self) -> bool;
-    /// When it ends unless its session is renewed.
+    /// When it ends unless its session is renewed: with the TTL while it waits, as nothing was
+    /// protected by it yet; after TTL and lock-delay once it is granted.
     fn dead_at(&self) -> Moment;
 }
 
@@ -40,10 +41,11 @@ impl<R: Standing> Front<R> {
         self.next.is_none() && { self.room }.admit(weight)
     }
 
-    /// When the line can move without anybody writing: the first of the admitted to expire.
+    /// When the line can move without anybody writing: when the first of the admitted expires, or the
+    /// first that waits, which keeps those behind it waiting too.
     #[must_use]
     pub fn moves_at(&self) -> Option<Moment> {
-        self.admitted.iter().map(Standing::dead_at).min()
+        self.admitted.iter().chain(&self.next).map(Standing::dead_at).min()
     }
 
     /// How long a waiter may rest before it looks again.
@@ -131,8 +133,9 @@ pub struct Ticket {
     /// How long ago it was granted; `None` while it waits, and if the store has not noted it. Then
     /// `entered_ago` is the most that it can be.
     pub granted_ago: Option<Duration>,
-    /// When it ends unless its session is renewed, lock-delay included. Of another library's ticket:
-    /// zero if that is not known, [`Duration::MAX`] if it never ends by itself.
+    /// When it ends unless its session is renewed: lock-delay included, if it is granted or the store
+    /// makes no difference ([`waiters_end_at_ttl`](crate::Capabilities::waiters_end_at_ttl)). Of another
+    /// library's ticket: zero if that is not known, [`Duration::MAX`] if it never ends by itself.
     pub ends_in: Duration,
 }
 

@@ -7,7 +7,7 @@
 
 use crate::{
     clock::{Clock, Moment},
-    desk::{Desk, Due, Grip, Lease},
+    desk::{Desk, Due, Expected, Lease},
     error::{Error, Loss, Outcome, Result, StoreError, Trouble},
     name::Name,
     observe,
@@ -193,10 +193,10 @@ impl Tender {
             why = self.renewing(asked) => {
                 // Nothing more is sent for a lost session: it only expires.
                 self.desk.lose(why);
-                return observe::session_lost(why, self.desk.held().len());
+                return observe::session_lost(why, self.desk.holds());
             }
             // Somebody else was told by the store that the session is over.
-            why = self.desk.lost() => return observe::session_lost(why, self.desk.held().len()),
+            why = self.desk.lost() => return observe::session_lost(why, self.desk.holds()),
             () = self.chores(to_do) => {}
             never = self.hints() => match never {},
             never = self.rechecks() => match never {},
@@ -234,14 +234,18 @@ impl Tender {
             if asker.is_none() && !self.watchdog.load(Ordering::Acquire) {
                 continue;
             }
+            let expected = self.desk.digest();
             let answer = self.attempt(deadline.saturating_since(sent)).await;
             // Lost is final, also when the answer was only late: others have been told.
             if clock.now() >= deadline {
                 return Loss::Expired;
             }
             next = match &answer {
-                Ok(Renewal::Renewed { version }) => {
-                    self.desk.renewed(sent + self.terms.belief(), *version);
+                Ok(Renewal::Renewed { version, tickets }) => {
+                    // Tickets may have come and gone meanwhile, before or after the store looked. If it
+                    // looked in between, all are polled in vain.
+                    let agree = tickets.is_none_or(|t| t == expected || t == self.desk.digest());
+                    self.desk.renewed(sent + self.terms.belief(), *version, agree);
                     observe::renewed();
                     sent + interval
                 }
@@ -381,7 +385,7 @@ impl Tender {
             None if due.poll.is_empty() => return,
             None => Which::These(due.poll.clone()),
         };
-        let held = due.verify.map(|_| self.desk.held()).unwrap_or_default();
+        let expected = due.verify.map(|_| self.desk.expected()).unwrap_or_default();
         match self.store.poll(self.id, which).await {
             Err(e) => {
                 self.desk.unanswered(due);
@@ -392,7 +396,7 @@ impl Tender {
                     self.desk.polled(*ticket, stand);
                 }
                 if let Some(version) = due.verify {
-                    self.compare(due, &stands, held);
+                    self.compare(&expected, &stands);
                     self.desk.verified(version);
                 }
             }
@@ -401,21 +405,11 @@ impl Tender {
 
     /// Compares what we know with all that the store has: what is missing there is lost (or, if it
     /// waited, enters again), what is unknown here is left.
-    fn compare(
-        &self,
-        due: &Due,
-        stands: &[(Name, TicketId, Stand)],
-        held: Vec<(TicketId, Arc<Grip>)>,
-    ) {
+    fn compare(&self, expected: &[Expected], stands: &[(Name, TicketId, Stand)]) {
         let there: HashMap<TicketId, &Stand> = stands.iter().map(|(_, t, s)| (*t, s)).collect();
-        for (ticket, grip) in held {
-            let is_there = matches!(there.get(&ticket), Some(Stand::Granted { .. }));
-            if !is_there && self.desk.lose_hold(ticket) {
-                grip.end(Loss::Evicted);
-            }
-        }
-        for (_, ticket) in due.poll.iter().filter(|(_, t)| !there.contains_key(t)) {
-            self.desk.polled(*ticket, &Stand::Gone);
+        let fenced = self.store.capabilities().fenced;
+        for expected in expected {
+            self.desk.compared(expected, there.get(&expected.ticket).copied(), fenced);
         }
         for (name, ticket, _) in stands.iter().filter(|(_, t, _)| !self.desk.knows(*t)) {
             self.hand_over(name.clone(), *ticket);

@@ -5,9 +5,10 @@
 
 use crate::{
     clock::Moment,
-    desk::{Grip, Tell},
+    desk::Tell,
     error::{Error, Loss, Outcome, Result, StoreError, Trouble},
     gate::Pass,
+    grip::Grip,
     guard::{Guard, Hold},
     keeper::Inner,
     name::Name,
@@ -395,9 +396,9 @@ impl Seat {
 
     fn granted(self, want: &Want, fence: u64) -> Hold {
         let now = self.session.desk.clock.now();
-        let grip = Grip::new(self.name.clone(), want.max_hold.map(|d| now + d));
+        let grip = Grip::new(self.name.clone(), fence, want.max_hold.map(|d| now + d));
         self.session.desk.hold(self.ticket, Arc::clone(&grip));
-        Hold::new(self, grip, fence, now, want)
+        Hold::new(self, grip, now, want)
     }
 
     pub(crate) fn leave_request(&self, keep: Option<Duration>) -> Leave {

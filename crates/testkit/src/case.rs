@@ -33,6 +33,8 @@ pub enum Need {
     Durable,
     SurvivesFailover,
     SessionsShared,
+    RenewalShowsTickets,
+    WaitersEndAtTtl,
     /// Data that other processes can reach, and the `taker` program.
     Processes,
     /// A `leave_now` that works.
@@ -42,7 +44,7 @@ pub enum Need {
 impl Need {
     /// The needs that are declared as capabilities. Each one that a store claims must be put to the
     /// test by some case.
-    pub const CAPABILITIES: [Self; 10] = [
+    pub const CAPABILITIES: [Self; 12] = [
         Self::Fair,
         Self::Fenced,
         Self::Shared,
@@ -53,6 +55,8 @@ impl Need {
         Self::Durable,
         Self::SurvivesFailover,
         Self::SessionsShared,
+        Self::RenewalShowsTickets,
+        Self::WaitersEndAtTtl,
     ];
 }
 

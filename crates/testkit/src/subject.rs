@@ -52,7 +52,11 @@ impl Subject {
     /// The store in memory: the reference.
     #[must_use]
     pub fn memory() -> Self {
-        let can = Capabilities::LINES;
+        let can = Capabilities {
+            renewal_shows_tickets: true,
+            waiters_end_at_ttl: true,
+            ..Capabilities::LINES
+        };
         let site = || async {
             let url = format!("memory://{:032x}", rand::random::<u128>());
             // The store forgets its data with its last handle: this one stays.
@@ -65,7 +69,7 @@ impl Subject {
     /// The embedded store, each time in a file of its own.
     #[must_use]
     pub fn sqlite() -> Self {
-        let can = Capabilities { durable: true, ..Self::memory().can };
+        let can = Capabilities { durable: true, ..Capabilities::LINES };
         let site = || async {
             let folder = tempfile::tempdir()?;
             let url = format!("sqlite:{}", folder.path().join("locks.db").display());
@@ -182,6 +186,8 @@ impl Subject {
             Need::Durable => self.can.durable,
             Need::SurvivesFailover => self.can.survives_failover,
             Need::SessionsShared => self.can.sessions_shared,
+            Need::RenewalShowsTickets => self.can.renewal_shows_tickets,
+            Need::WaitersEndAtTtl => self.can.waiters_end_at_ttl,
             Need::Processes => self.processes,
             Need::LeaveNow => self.leaves_at_once,
         }

@@ -11,7 +11,7 @@ const END: &str = "<!-- end of capabilities -->";
 
 type Fact = (&'static str, fn(&Capabilities) -> bool);
 
-const FACTS: [Fact; 10] = [
+const FACTS: [Fact; 12] = [
     ("fair", |can| can.fair),
     ("fenced", |can| can.fenced),
     ("shared", |can| can.shared),
@@ -22,6 +22,8 @@ const FACTS: [Fact; 10] = [
     ("durable", |can| can.durable),
     ("survives failover", |can| can.survives_failover),
     ("sessions shared", |can| can.sessions_shared),
+    ("renewal shows tickets", |can| can.renewal_shows_tickets),
+    ("waiters end at ttl", |can| can.waiters_end_at_ttl),
 ];
 
 fn table() -> String {

@@ -4,7 +4,7 @@ use lockkeeper::{
     Capabilities, Line, Name, SessionId, Store, StoreError, TicketId,
     store::{
         AnyStore, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look, Manner,
-        Open, Renewal, Stand, StoreId, StoreResult, Terms, Which, memory::Memory,
+        Open, Renewal, Stand, StoreId, StoreResult, Terms, TicketDigest, Which, memory::Memory,
     },
 };
 use std::{
@@ -55,6 +55,8 @@ enum Bug {
     Deaf,
     /// An eviction is not told.
     OneVersion,
+    /// Every renewal shows the tickets of the first one.
+    RemembersTickets,
     /// The secret of a session is in what it shows.
     ShowsSecrets,
     /// A release that was to keep the lock closed does not.
@@ -80,6 +82,7 @@ const PLANTED: &[(Bug, &str)] = &[
     (Bug::ChecksNothing, "evict::a_check_is_exact"),
     (Bug::Deaf, "waiting::a_hand_over_wakes_the_waiter"),
     (Bug::OneVersion, "session::a_version_changes_only_when_others_interfere"),
+    (Bug::RemembersTickets, "session::a_renewal_shows_the_tickets_that_the_store_has"),
     (Bug::ShowsSecrets, "look::a_secret_is_shown_nowhere"),
     (Bug::KeepsNothing, "lease::a_shortest_hold_keeps_it_closed_after_the_release"),
     (Bug::LeavesForAnybody, "model::it_does_what_the_reference_does"),
@@ -130,12 +133,13 @@ struct Bent {
     number: AtomicU64,
     secrets: Mutex<Vec<SessionId>>,
     held: Mutex<HashMap<(SessionId, Name), TicketId>>,
+    first_digest: Mutex<Option<TicketDigest>>,
 }
 
 impl Default for Bent {
     fn default() -> Self {
-        let (number, secrets, held) = Default::default();
-        Self { inner: Memory::new(), bug: Bug::None, number, secrets, held }
+        let (number, secrets, held, first_digest) = Default::default();
+        Self { inner: Memory::new(), bug: Bug::None, number, secrets, held, first_digest }
     }
 }
 
@@ -191,10 +195,17 @@ impl Store for Bent {
 
     async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
         match self.inner.renew(session).await? {
-            Renewal::Renewed { .. } if self.has(Bug::OneVersion) => {
-                Ok(Renewal::Renewed { version: 0 })
+            Renewal::Renewed { tickets, .. } if self.has(Bug::OneVersion) => {
+                Ok(Renewal::Renewed { version: 0, tickets })
             }
-            Renewal::Lost if self.has(Bug::RevivesTheDead) => Ok(Renewal::Renewed { version: 0 }),
+            Renewal::Renewed { version, tickets } if self.has(Bug::RemembersTickets) => {
+                let mut first = self.first_digest.lock().unwrap();
+                let tickets = Some(*first.get_or_insert(tickets.unwrap_or_default()));
+                Ok(Renewal::Renewed { version, tickets })
+            }
+            Renewal::Lost if self.has(Bug::RevivesTheDead) => {
+                Ok(Renewal::Renewed { version: 0, tickets: None })
+            }
             renewal => Ok(renewal),
         }
     }

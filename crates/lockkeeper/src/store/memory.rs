@@ -13,7 +13,8 @@
 
 use super::{
     Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Holder, LOOK_MAX, Leave, Left,
-    Look, Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Wait, Which,
+    Look, Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms,
+    TicketDigest, Wait, Which,
 };
 use crate::{
     clock::{Clock, Moment},
@@ -263,6 +264,15 @@ impl State {
         self.lines.get(name)?.iter().enumerate().find(|(_, r)| r.id == ticket)
     }
 
+    /// What the lines have of a session. The lines themselves are asked, not the session's own list.
+    fn digest(&self, session: SessionId) -> TicketDigest {
+        let listed = self.sessions.get(&session).into_iter().flat_map(|life| &life.tickets);
+        let stands = |(ticket, name): &(&TicketId, &Name)| {
+            self.row(name, **ticket).is_some_and(|(_, row)| row.session == Some(session))
+        };
+        listed.filter(stands).map(|(ticket, _)| *ticket).collect()
+    }
+
     /// The row of a ticket that its session holds now.
     fn held(&mut self, place: &Place, now: Moment) -> Option<&mut Row> {
         self.settle(&place.name, now);
@@ -405,7 +415,11 @@ impl Store for Memory {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::LINES
+        Capabilities {
+            renewal_shows_tickets: true,
+            waiters_end_at_ttl: true,
+            ..Capabilities::LINES
+        }
     }
 
     fn id(&self) -> StoreId {
@@ -433,7 +447,8 @@ impl Store for Memory {
             match state.sessions.get_mut(&session) {
                 Some(life) if life.expires > now => {
                     life.expires = now + life.terms.ttl;
-                    Renewal::Renewed { version: life.evictions }
+                    let version = life.evictions;
+                    Renewal::Renewed { version, tickets: Some(state.digest(session)) }
                 }
                 _ => Renewal::Lost,
             }

@@ -90,6 +90,12 @@ pub struct Capabilities {
     /// Sessions belong to the data: any handle that knows the secret can act for them, and all
     /// their tickets end in one moment. Without it a session belongs to the handle that opened it.
     pub sessions_shared: bool,
+    /// A renewal's answer shows which tickets the store has ([`TicketDigest`]), so that one which is
+    /// missing, or has come back, is noticed within two renewals whatever hid the change.
+    pub renewal_shows_tickets: bool,
+    /// A ticket that was never granted ends with its session's TTL; only granted tickets stay for the
+    /// lock-delay. Without it a killed waiter stays in the line for both.
+    pub waiters_end_at_ttl: bool,
 }
 
 impl Capabilities {
@@ -105,6 +111,8 @@ impl Capabilities {
         durable: false,
         survives_failover: false,
         sessions_shared: false,
+        renewal_shows_tickets: false,
+        waiters_end_at_ttl: false,
     };
 
     /// All that lines, fences and hints can do; nothing about what outlives what.
@@ -181,12 +189,38 @@ impl Terms {
 pub enum Renewal {
     /// The session lives for another TTL.
     Renewed {
-        /// As long as this stays the same, no ticket of the session has ended or appeared except
-        /// by the session's own requests. When it changes, the core polls.
+        /// As long as this stays the same, no ticket of the session was evicted, and the same server
+        /// with the same history has answered. When it changes, the core polls all tickets.
         version: u64,
+        /// The session's tickets as the data has them now. If they differ from those that the core
+        /// expects, it polls all tickets, whatever the version. `None`: the store does not tell.
+        tickets: Option<TicketDigest>,
     },
     /// The session is over, for ever.
     Lost,
+}
+
+/// A session's tickets, held and waiting, in two numbers that a store can compute while it renews:
+/// enough to notice that a ticket is missing or has come back, and cheap in SQL and Lua.
+///
+/// A hold that has outlived its ticket ([`Leave::keep`]) belongs to no session and does not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TicketDigest {
+    /// How many tickets there are.
+    pub count: u64,
+    /// The sum of the first four bytes of each id, read as a big-endian number.
+    pub sum: u64,
+}
+
+impl FromIterator<TicketId> for TicketDigest {
+    fn from_iter<T: IntoIterator<Item = TicketId>>(tickets: T) -> Self {
+        let add = |Self { count, sum }: Self, ticket: TicketId| {
+            let [a, b, c, d, ..] = ticket.to_bytes();
+            let sum = sum.wrapping_add(u32::from_be_bytes([a, b, c, d]).into());
+            Self { count: count + 1, sum }
+        };
+        tickets.into_iter().fold(Self::default(), add)
+    }
 }
 
 /// How a ticket wants to come to its grant.

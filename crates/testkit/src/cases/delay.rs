@@ -7,9 +7,9 @@ use crate::{
     world::{World, eventually, length, soon},
 };
 use lockkeeper::{
-    Keeper, Store as _,
+    Keeper, Mode, Store as _, TicketId,
     clock::Clock,
-    store::{Edited, Entered, Renewal},
+    store::{AnyStore, Edited, Entered, Left, Renewal, Stand},
 };
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,9 @@ pub(crate) fn cases() -> Vec<Case> {
             the_holder_gives_up_at_the_ttl, an_expired_session_cannot_renew_during_the_delay,
             a_check_agrees_with_the_line;
         [Fair] the_next_in_line_waits_it_out;
+        [Fair, SessionsShared] a_dead_sessions_waiting_ticket_can_be_withdrawn;
+        [Fair, WaitersEndAtTtl] a_dead_waiter_is_passed_over_without_the_delay;
+        [Fair, Shared, WaitersEndAtTtl] a_dead_waiter_lets_those_behind_it_go_without_the_delay;
     );
     // On one thread both the deadline and the close are there when the session's task looks.
     let late = cases!("delay": [] a_loss_noticed_late_still_keeps_it_closed);
@@ -157,5 +160,65 @@ async fn a_loss_noticed_late_still_keeps_it_closed(w: World) -> Verdict {
         assert_eq!(sent, [], "sent for a session past its deadline, in round {round}");
         assert_eq!(length(tap.inner(), &name).await, 1);
     }
+    Ok(())
+}
+
+/// A session with a long lock-delay that waits in a line, and is over.
+async fn dead_waiter(w: &World, store: &AnyStore, name: &str) -> (Hand, TicketId) {
+    let silent = Hand::open_for(store, w.short(), crate::LONG).await;
+    let (ticket, entered) = silent.queue(name).await;
+    assert!(matches!(entered, Entered::Queued(_)), "{entered:?}");
+    // A renewal that comes too early would prolong it, so nothing but time can tell.
+    tokio::time::sleep(silent.terms.ttl + Duration::from_millis(50)).await;
+    assert_eq!(silent.renew().await, Renewal::Lost);
+    (silent, ticket)
+}
+
+/// A ticket that was never granted has protected nothing, so a hand-over need not wait out its delay.
+async fn a_dead_waiter_is_passed_over_without_the_delay(w: World) -> Verdict {
+    let store = w.store().await;
+    let holder = Hand::open(&store).await;
+    let held = holder.take("a").await;
+    let (silent, dead) = dead_waiter(&w, &store, "a").await;
+    let next = Hand::open(&store).await;
+    let (ticket, _) = next.queue("a").await;
+    assert_eq!(holder.leave("a", held.ticket).await, Left::Released);
+    eventually("the next one's turn", async || {
+        matches!(next.stand("a", ticket).await, Stand::Granted { .. })
+    })
+    .await;
+    assert_eq!(silent.stand("a", dead).await, Stand::Gone);
+    Ok(())
+}
+
+/// The same where nobody releases: a reader behind a dead writer joins the reader that holds the lock.
+async fn a_dead_waiter_lets_those_behind_it_go_without_the_delay(w: World) -> Verdict {
+    let store = w.store().await;
+    let holder = Hand::open(&store).await;
+    let (_, entered) = holder.queue_for("a", Mode::Shared).await;
+    assert!(matches!(entered, Entered::Granted { .. }), "{entered:?}");
+    let silent = Hand::open_for(&store, w.short(), crate::LONG).await;
+    let (_, entered) = silent.queue("a").await;
+    assert!(matches!(entered, Entered::Queued(_)), "{entered:?}");
+    let next = Hand::open(&store).await;
+    let (ticket, _) = next.queue_for("a", Mode::Shared).await;
+    eventually("the reader's turn", async || {
+        matches!(next.stand("a", ticket).await, Stand::Granted { .. })
+    })
+    .await;
+    assert_eq!(silent.renew().await, Renewal::Lost);
+    Ok(())
+}
+
+/// A client that lost its session withdraws what was never granted to it: nothing was protected by that,
+/// and it need not stand behind its own ghost.
+async fn a_dead_sessions_waiting_ticket_can_be_withdrawn(w: World) -> Verdict {
+    let store = w.store().await;
+    let holder = Hand::open(&store).await;
+    holder.take("a").await;
+    let (silent, ticket) = dead_waiter(&w, &store, "a").await;
+    let left = silent.leave("a", ticket).await;
+    assert!(matches!(left, Left::Withdrawn | Left::Gone), "{left:?}");
+    assert_eq!(length(&store, "a").await, 1, "only the holder is left");
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::{
 };
 use lockkeeper::{
     Guard, Keeper, Loss, Mode, Renew, Store as _, TicketId, Trouble,
-    store::{Edited, Entered, Left, Manner, Renewal, Stand},
+    store::{Edited, Entered, Left, Manner, Renewal, Stand, TicketDigest},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -22,6 +22,9 @@ pub(crate) fn cases() -> Vec<Case> {
             an_eviction_is_seen_within_one_renewal, a_session_ended_elsewhere_is_lost,
             an_own_ttl_has_its_own_rhythm, nothing_is_sent_for_a_session_that_the_store_has_ended,
             a_version_changes_only_when_others_interfere;
+        [RenewalShowsTickets] a_renewal_shows_the_tickets_that_the_store_has,
+            a_lock_that_vanished_is_lost_within_two_renewals,
+            a_ticket_that_came_back_is_left_within_two_renewals;
         [Fair] a_closed_session_hands_over_at_once;
         [SessionsShared] any_handle_knows_all_tickets, any_handle_renews_all_tickets, a_ghost_of_another_handle_is_left;
         [SessionsShared, Fair] any_handle_can_close_and_hand_over;
@@ -343,13 +346,97 @@ fn requests_for(tap: &Arc<Tapped>, session: lockkeeper::SessionId) -> Vec<Op> {
 async fn a_version_changes_only_when_others_interfere(w: World) -> Verdict {
     let store = w.store().await;
     let hand = Hand::open(&store).await;
-    let before = hand.renew().await;
+    let before = version(&hand).await;
     let (a, b) = (hand.take("a").await, hand.take("b").await);
-    assert_eq!(hand.renew().await, before, "entering is its own doing");
+    assert_eq!(version(&hand).await, before, "entering is its own doing");
     hand.leave("a", a.ticket).await;
-    assert_eq!(hand.renew().await, before, "leaving is its own doing");
+    assert_eq!(version(&hand).await, before, "leaving is its own doing");
     assert!(store.evict(b.name.clone(), b.ticket).await?);
-    assert_ne!(hand.renew().await, before, "an eviction is not");
+    assert_ne!(version(&hand).await, before, "an eviction is not");
     assert_eq!(length(&store, "b").await, 0);
     Ok(())
+}
+
+async fn version(hand: &Hand) -> u64 {
+    match hand.renew().await {
+        Renewal::Renewed { version, .. } => version,
+        Renewal::Lost => panic!("the session is over"),
+    }
+}
+
+/// Every renewal's answer agrees with a poll of all tickets, whatever was done before it.
+async fn a_renewal_shows_the_tickets_that_the_store_has(w: World) -> Verdict {
+    let store = w.store().await;
+    let (hand, other) = (Hand::open(&store).await, Hand::open(&store).await);
+    shows(&hand, 0).await;
+    let (a, b, c) = (hand.take("a").await, hand.take("b").await, hand.take("c").await);
+    shows(&hand, 3).await;
+    // Of two sessions each has its own.
+    let taken = other.take("d").await;
+    shows(&hand, 3).await;
+    shows(&other, 1).await;
+    if w.can().fair {
+        let (waiting, _) = hand.queue("d").await;
+        shows(&hand, 4).await;
+        other.leave("d", taken.ticket).await;
+        shows(&hand, 4).await; // granted by the hand-over
+        hand.leave("d", waiting).await;
+    }
+    hand.leave("a", a.ticket).await;
+    shows(&hand, 2).await;
+    store.evict(b.name, b.ticket).await?;
+    shows(&hand, 1).await;
+    if w.can().at_least {
+        hand.leave_as("c", c.ticket, Some(crate::LONG), false).await;
+        shows(&hand, 0).await; // the lock is closed, but by no ticket of the session
+    }
+    Ok(())
+}
+
+async fn shows(hand: &Hand, tickets: u64) {
+    let all: TicketDigest = hand.all().await.into_iter().map(|(_, ticket, _)| ticket).collect();
+    assert_eq!(all.count, tickets);
+    match hand.renew().await {
+        Renewal::Renewed { tickets, .. } => assert_eq!(tickets, Some(all)),
+        Renewal::Lost => panic!("the session is over"),
+    }
+}
+
+/// As after a failover to a replica that missed the grant, which no socket and no version shows.
+async fn a_lock_that_vanished_is_lost_within_two_renewals(w: World) -> Verdict {
+    let tap = w.tap().await;
+    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    let (kept, guard) = (take(&keeper, "kept").await, take(&keeper, "a").await);
+    let behind_its_back = compared(&tap).await;
+    let before = tap.count(Op::Renew);
+    assert_eq!(behind_its_back.leave("a", guard.ticket()).await, Left::Released);
+    assert_eq!(soon("the loss", guard.lost()).await, Loss::Evicted);
+    assert!(tap.count(Op::Renew) <= before + 2, "{} renewals", tap.count(Op::Renew) - before);
+    assert!(!guard.is_held() && kept.is_held(), "only the one that vanished is lost");
+    kept.release().await?;
+    Ok(())
+}
+
+/// As after a failover to a replica that missed the release.
+async fn a_ticket_that_came_back_is_left_within_two_renewals(w: World) -> Verdict {
+    let tap = w.tap().await;
+    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    let known = take(&keeper, "known").await;
+    let behind_its_back = compared(&tap).await;
+    let before = tap.count(Op::Renew);
+    behind_its_back.take("haunted").await;
+    until_length(tap.inner(), "haunted", 0).await;
+    assert!(tap.count(Op::Renew) <= before + 2, "{} renewals", tap.count(Op::Renew) - before);
+    assert!(known.is_held());
+    known.release().await?;
+    Ok(())
+}
+
+/// Waits until all tickets were compared for the first time, as they always are, and then renewed.
+/// Returns a hand that acts for the tapped keeper's session, unknown to the keeper.
+async fn compared(tap: &Arc<Tapped>) -> Hand {
+    eventually("all tickets are compared", async || tap.count(Op::PollAll) > 0).await;
+    let before = tap.count(Op::Renew);
+    eventually("one more renewal", async || tap.count(Op::Renew) > before).await;
+    Hand { session: tap.sessions()[0], ..Hand::open(tap.inner()).await }
 }

@@ -194,7 +194,7 @@ impl Etcd {
             life.known
         });
         let known_for = sent.saturating_since(known.unwrap_or(sent));
-        Ok(Renewal::Renewed { version: version(evictions, known_for) })
+        Ok(Renewal::Renewed { version: version(evictions, known_for), tickets: None })
     }
 
     pub(super) async fn close_session(&self, session: SessionId) -> StoreResult<()> {

@@ -423,7 +423,8 @@ impl Store for Mysql {
         }
         let evictions: u64 = field(&row, "evictions")?;
         // Last of all: what broke until now is checked by the poll that a new version leads to.
-        Ok(Renewal::Renewed { version: (self.link.breaks() << 32).wrapping_add(evictions) })
+        let version = (self.link.breaks() << 32).wrapping_add(evictions);
+        Ok(Renewal::Renewed { version, tickets: None })
     }
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {

@@ -334,7 +334,7 @@ impl Store for Postgres {
         };
         self.0.sweep_now_and_then();
         let version = (breaks << 32).wrapping_add(evictions.cast_unsigned());
-        Ok(Renewal::Renewed { version })
+        Ok(Renewal::Renewed { version, tickets: None })
     }
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {

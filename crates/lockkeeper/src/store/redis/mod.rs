@@ -399,7 +399,7 @@ impl Store for Redis {
         if let Some(life) = self.sessions.lives().get_mut(&session) {
             life.buckets.append(&mut done);
         }
-        Ok(Renewal::Renewed { version })
+        Ok(Renewal::Renewed { version, tickets: None })
     }
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {

@@ -124,7 +124,7 @@ impl Book {
             return Progress::Behind(behind);
         }
         life.expires = life.expires.max(target);
-        Progress::Done(Renewal::Renewed { version: life.version })
+        Progress::Done(Renewal::Renewed { version: life.version, tickets: None })
     }
 
     /// The nodes keep this ticket until then.
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(book.life(session, at(3)).unwrap().expires, at(10));
         book.prolonged(session, ticket, at(13));
         let done = book.advance(session, at(13), at(4));
-        assert!(matches!(done, Progress::Done(Renewal::Renewed { version: 0 })));
+        assert!(matches!(done, Progress::Done(Renewal::Renewed { version: 0, .. })));
         assert_eq!(book.life(session, at(3)).unwrap().expires, at(13));
     }
 

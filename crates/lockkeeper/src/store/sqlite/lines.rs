@@ -341,7 +341,7 @@ impl Tx<'_> {
             .query_row(params![session.to_bytes(), micros(self.now)], |r| r.get(0))
             .optional()?;
         Ok(match version {
-            Some(version) => Renewal::Renewed { version: version.cast_unsigned() },
+            Some(version) => Renewal::Renewed { version: version.cast_unsigned(), tickets: None },
             None => Renewal::Lost,
         })
     }

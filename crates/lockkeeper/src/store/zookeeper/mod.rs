@@ -383,7 +383,7 @@ impl Store for Zookeeper {
                 self.lives.end(session, self.now());
                 Ok(Renewal::Lost)
             }
-            renewed => renewed.map(|version| Renewal::Renewed { version }),
+            renewed => renewed.map(|version| Renewal::Renewed { version, tickets: None }),
         }
     }
 
