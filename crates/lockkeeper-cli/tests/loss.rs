@@ -58,7 +58,10 @@ fn a_lost_lock_ends_the_command() {
     assert_eq!(holder.code(), 79);
     assert!(!is_alive(command));
     let said = holder.stderr();
-    assert_eq!(said, "lockkeeper: lost `a`: the ticket was evicted; ending the command\n");
+    assert_eq!(
+        said,
+        "lockkeeper: lost `a`: the ticket was evicted, or the store has forgotten it; ending the command\n"
+    );
 }
 
 #[test]

@@ -80,8 +80,11 @@ impl Acquire {
         }
     }
 
-    /// Waits at most so long. Without it the wait has no end, except that a store which cannot be
-    /// reached for 30 s is an error.
+    /// Waits at most so long. Without it the wait has no end, whatever happens to the store: a waiter
+    /// goes on through an outage and is served when the store is back.
+    ///
+    /// If the store cannot be reached when the time is over, that is said
+    /// ([`Error::Unavailable`]), because nothing is known of the lock then.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.patience = Patience::For(wait);
         self

@@ -82,7 +82,8 @@ pub enum Error {
     /// The text is no ticket id.
     #[error(transparent)]
     TicketId(#[from] TicketIdError),
-    /// The store could not be reached for so long that waiting on makes no sense.
+    /// The wait ended, or the time given for [connecting](crate::Builder::connect_wait), while the store
+    /// could not be reached. Whether the lock was taken is not known.
     #[error("the store has been unreachable for {for_:.0?}")]
     Unavailable {
         /// For how long.
@@ -112,11 +113,13 @@ pub enum Loss {
     /// The session could not be renewed in time.
     #[error("the session could not be renewed in time")]
     Expired,
-    /// The store says that the session is over.
-    #[error("the store has ended the session")]
+    /// The store does not know the session any more: it has ended it, or has lost its data (a flush, a
+    /// restart without what was written last).
+    #[error("the store has ended the session, or has forgotten it")]
     SessionGone,
-    /// The ticket is gone from the line while its session lives: somebody evicted it.
-    #[error("the ticket was evicted")]
+    /// The ticket is gone from the line while its session lives: an operator evicted it, or the store has
+    /// lost it (a failover onto a server that never had it). Both look the same to a client.
+    #[error("the ticket was evicted, or the store has forgotten it")]
     Evicted,
     /// The time set by [`max_hold`](crate::Acquire::max_hold) has passed.
     #[error("the longest time it may be held has passed")]

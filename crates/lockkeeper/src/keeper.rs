@@ -2,7 +2,7 @@
 
 use crate::{
     acquire::Acquire,
-    clock::Clock,
+    clock::{Clock, Moment},
     election::Election,
     error::{Error, Result},
     gate::Gate,
@@ -11,6 +11,7 @@ use crate::{
     many::LockAll,
     name::{IntoName, Name},
     options::{Renew, TTL_DEFAULT, Times},
+    outage::Outage,
     rwlock::RwLock,
     semaphore::Semaphore,
     sequencer::Sequencer,
@@ -83,6 +84,7 @@ pub struct Builder {
     renew: Renew,
     owner: Option<Owner>,
     clock: Clock,
+    connect_wait: Duration,
 }
 
 impl Builder {
@@ -118,17 +120,60 @@ impl Builder {
         self
     }
 
+    /// For how long to go on trying to [connect](Self::connect) to a store that cannot be reached yet,
+    /// because it or its leader is only just starting. One attempt if nothing is said.
+    ///
+    /// What trying again cannot mend (a wrong password, a URL that makes no sense) is an error at once.
+    /// The first attempt always runs to its end, which each store bounds to a few seconds.
+    pub fn connect_wait(mut self, wait: Duration) -> Self {
+        self.connect_wait = wait;
+        self
+    }
+
     /// Connects to the store that the URL names.
     ///
     /// # Errors
-    /// [`Error::Url`] if the URL is not understood, or the store's error.
+    /// [`Error::Url`] if the URL is not understood; [`Error::Unavailable`] if the store could not be
+    /// reached within [`connect_wait`](Self::connect_wait); or the store's error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves no lock behind.
     pub async fn connect(self, url: &str) -> Result<Keeper> {
         let mut url = StoreUrl::parse(url)?;
         let ttl = url.take_duration("ttl")?;
         let lock_delay = url.take_duration("lock_delay")?;
-        let store = url.connect().await?;
+        let store = self.reach(|| url.clone().connect()).await?;
         Self { ttl: self.ttl.or(ttl), lock_delay: self.lock_delay.or(lock_delay), ..self }
             .over_any(store)
+    }
+
+    /// Connects, and again while the store cannot be reached, until the time given for that is over.
+    async fn reach<F>(&self, mut connect: impl FnMut() -> F) -> Result<AnyStore>
+    where
+        F: Future<Output = Result<AnyStore>>,
+    {
+        let end = self.clock.now() + self.connect_wait;
+        let (mut until, mut outage) = (Moment::NEVER, Outage::default());
+        loop {
+            let answer = tokio::select! {
+                biased;
+                answer = connect() => answer,
+                () = self.clock.sleep_until(until) => break,
+            };
+            let pause = match answer {
+                Err(Error::Store(e)) if e.is_transient() && !self.connect_wait.is_zero() => {
+                    outage.pause(self.clock.now(), e)
+                }
+                answer => return answer,
+            };
+            until = end;
+            tokio::select! {
+                biased;
+                () = self.clock.sleep_until(until) => break,
+                () = self.clock.sleep(pause) => {}
+            }
+        }
+        Err(outage.ended(self.clock.now()).expect("the first attempt is not cut off"))
     }
 
     /// Uses a store that was made by hand.
@@ -176,7 +221,14 @@ impl Keeper {
     /// Options first, then connect.
     pub fn builder() -> Builder {
         let renew = Renew::DEFAULT;
-        Builder { ttl: None, lock_delay: None, renew, owner: None, clock: Clock::system() }
+        Builder {
+            ttl: None,
+            lock_delay: None,
+            renew,
+            owner: None,
+            clock: Clock::system(),
+            connect_wait: Duration::ZERO,
+        }
     }
 
     /// What the store can do.
@@ -441,5 +493,54 @@ impl Inner {
 impl fmt::Debug for Keeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keeper").field("store", &self.inner.store).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        error::{StoreError, Trouble},
+        store::memory::Memory,
+    };
+    use std::sync::atomic::AtomicU32;
+
+    /// Connects with this patience to a store that answers from the third attempt on, or refuses for ever
+    /// with another trouble than being away. Says how often it was tried.
+    async fn connect(wait: Duration, trouble: Trouble) -> (Result<AnyStore>, u32) {
+        let attempts = AtomicU32::new(0);
+        let attempt = async || match attempts.fetch_add(1, Ordering::Relaxed) {
+            2.. if trouble == Trouble::Unavailable => Ok(AnyStore::new(Memory::new())),
+            _ => Err(StoreError::not_applied("late", trouble, "not yet").into()),
+        };
+        let connected = Keeper::builder().connect_wait(wait).reach(attempt).await;
+        (connected, attempts.into_inner())
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_not_there_yet_is_waited_for() {
+        let (connected, attempts) = connect(Duration::from_secs(60), Trouble::Unavailable).await;
+        assert!(connected.is_ok() && attempts == 3, "{attempts}: {connected:?}");
+    }
+
+    #[tokio::test]
+    async fn without_patience_the_first_error_is_the_answer() {
+        let (connected, attempts) = connect(Duration::ZERO, Trouble::Unavailable).await;
+        assert!(matches!(connected, Err(Error::Store(_))), "{connected:?}");
+        assert_eq!(attempts, 1);
+    }
+
+    #[tokio::test]
+    async fn what_trying_again_cannot_mend_is_said_at_once() {
+        let (connected, attempts) = connect(Duration::from_secs(60), Trouble::Denied).await;
+        assert!(matches!(connected, Err(Error::Store(_))), "{connected:?}");
+        assert_eq!(attempts, 1);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_stays_away_is_unavailable_when_the_time_is_over() {
+        let (connected, attempts) = connect(Duration::from_millis(1), Trouble::Unavailable).await;
+        assert!(matches!(connected, Err(Error::Unavailable { .. })), "{connected:?}");
+        assert_eq!(attempts, 1);
     }
 }

@@ -18,6 +18,9 @@ use crate::{
 };
 use std::time::Duration;
 
+/// From here on an outage is no hiccup: people should hear of it, for a wait without limit goes on.
+const OUTAGE_LONG: Duration = Duration::from_secs(30);
+
 #[cfg(feature = "metrics")]
 mod names {
     pub(super) const ACQUIRE: &str = "lockkeeper.acquire.duration";
@@ -92,8 +95,13 @@ pub(crate) fn entering_again(name: &Name) {
     tracing::info!(name = name.as_str(), "ticket gone while waiting; entering at the end");
 }
 
-pub(crate) fn store_trouble(name: &Name, error: &StoreError) {
-    tracing::debug!(name = name.as_str(), %error, "store unavailable; trying again");
+/// An attempt to connect, to open a session or to enter a line has failed and is repeated.
+pub(crate) fn store_trouble(error: &StoreError, away_for: Duration) {
+    if away_for < OUTAGE_LONG {
+        tracing::debug!(%error, "store unavailable; trying again");
+    } else {
+        tracing::warn!(%error, ?away_for, "store still unavailable; trying again");
+    }
 }
 
 pub(crate) fn renewed() {

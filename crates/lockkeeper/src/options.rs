@@ -9,8 +9,6 @@ pub const TTL_DEFAULT: Duration = Duration::from_secs(15);
 pub const TTL_MIN: Duration = Duration::from_millis(100);
 /// The longest time to live, lease, lock-delay or hold.
 pub const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
-/// With no `wait` given: for how long a store may be unreachable before a waiter gives up.
-pub const OUTAGE_MAX: Duration = Duration::from_secs(30);
 
 /// The shortest pause of a renewal.
 const PAUSE_MIN: Duration = Duration::from_millis(1);

@@ -6,14 +6,15 @@
 use crate::{
     clock::Moment,
     desk::Tell,
-    error::{Error, Loss, Outcome, Result, StoreError, Trouble},
+    error::{Error, Loss, Outcome, Result, Trouble},
     gate::Pass,
     grip::Grip,
     guard::{Guard, Hold},
     keeper::Inner,
     name::Name,
     observe,
-    options::{OUTAGE_MAX, Times},
+    options::Times,
+    outage::Outage,
     retry::{Retry, jittered},
     session::{Session, Unanswered},
     store::{Enter, Entered, Leave, Manner, StoreResult, Wait},
@@ -27,8 +28,8 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// The first pause after a store could not be reached; it doubles up to a second.
-const OUTAGE_PAUSE: Duration = Duration::from_millis(20);
+/// The first pause after a session was lost while waiting; it doubles up to a second.
+const DRIFT_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long somebody is ready to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +106,7 @@ pub(crate) async fn acquire(keeper: &Arc<Inner>, want: &Want) -> Result<Option<G
             Some(session) => session,
             None => match Box::pin(session(keeper, want, until, &mut outage)).await? {
                 Some(session) => session,
-                None => return outage.ended(clock.now()).map(|()| None),
+                None => return outage.ended(clock.now()).map_or(Ok(None), Err),
             },
         };
         outage = Outage::default();
@@ -123,7 +124,7 @@ pub(crate) async fn acquire(keeper: &Arc<Inner>, want: &Want) -> Result<Option<G
             Turn::Adrift(why) => observe::reentering(&want.name, why),
         }
         // A session that is lost again and again must not keep us, or the store, busy.
-        drift = (drift * 2).clamp(OUTAGE_PAUSE, Duration::from_secs(1));
+        drift = (drift * 2).clamp(DRIFT_PAUSE, Duration::from_secs(1));
         tokio::select! {
             () = clock.sleep(jittered(drift, 2)) => {}
             () = clock.sleep_until(until) => return Ok(None),
@@ -164,8 +165,7 @@ async fn session(
             Err(Error::Store(e)) if e.is_transient() && want.patience != Patience::Try => e,
             Err(e) => return Err(e),
         };
-        observe::store_trouble(&want.name, &e);
-        let pause = outage.pause(keeper, want, e)?;
+        let pause = outage.pause(keeper.clock.now(), e);
         tokio::select! {
             () = keeper.clock.sleep(pause) => {}
             () = keeper.clock.sleep_until(until) => return Ok(None),
@@ -237,8 +237,7 @@ async fn stand(
                 Duration::ZERO
             }
             Err(e) if e.is_transient() && want.patience != Patience::Try => {
-                observe::store_trouble(&want.name, &e);
-                outage.pause(keeper, want, e)?
+                outage.pause(clock.now(), e)
             }
             Err(e) => return Err(e.about(&want.name, want.mode)),
         };
@@ -249,7 +248,9 @@ async fn stand(
             () = Contender::rung(contender.as_ref()) => {}
             () = clock.sleep(pause) => {}
             why = desk.lost() => return Ok(Turn::Adrift(why)),
-            () = clock.sleep_until(until) => return outage.ended(clock.now()).map(|()| Turn::GaveUp),
+            () = clock.sleep_until(until) => {
+                return outage.ended(clock.now()).map_or(Ok(Turn::GaveUp), Err);
+            }
         }
     };
     Ok(granted(seat, want, fence, clock.now().saturating_since(began)).await)
@@ -295,34 +296,6 @@ impl Attempts {
         };
         self.resume = Some(resume);
         Some(resume.saturating_since(now).min(wait.recheck))
-    }
-}
-
-/// For how long the store has not been reached.
-#[derive(Default)]
-struct Outage {
-    since: Option<Moment>,
-    pause: Option<Duration>,
-    last: Option<StoreError>,
-}
-
-impl Outage {
-    /// The pause before the next attempt, or that there is none any more.
-    fn pause(&mut self, keeper: &Inner, want: &Want, e: StoreError) -> Result<Duration> {
-        let now = keeper.clock.now();
-        let for_ = now.saturating_since(*self.since.get_or_insert(now));
-        if want.patience == Patience::Forever && for_ >= OUTAGE_MAX {
-            return Err(Error::Unavailable { for_, source: e });
-        }
-        let pause = self.pause.map_or(OUTAGE_PAUSE, |p| (p * 2).min(Duration::from_secs(1)));
-        (self.pause, self.last) = (Some(pause), Some(e));
-        Ok(jittered(pause, 2))
-    }
-
-    /// The patience has run out: was it for want of a lock, or of a store?
-    fn ended(self, now: Moment) -> Result<()> {
-        let Some(source) = self.last else { return Ok(()) };
-        Err(Error::Unavailable { for_: now.saturating_since(self.since.unwrap_or(now)), source })
     }
 }
 

@@ -191,6 +191,10 @@ pub enum Renewal {
     Renewed {
         /// As long as this stays the same, no ticket of the session was evicted, and the same server
         /// with the same history has answered. When it changes, the core polls all tickets.
+        ///
+        /// A store whose failover can lose what was written last must put the identity and the history of
+        /// the answering server into this number: [`TicketDigest`] does not show a lost *grant* of a ticket
+        /// that is still there.
         version: u64,
         /// The session's tickets as the data has them now. If they differ from those that the core
         /// expects, it polls all tickets, whatever the version. `None`: the store does not tell.
@@ -202,6 +206,10 @@ pub enum Renewal {
 
 /// A session's tickets, held and waiting, in two numbers that a store can compute while it renews:
 /// enough to notice that a ticket is missing or has come back, and cheap in SQL and Lua.
+///
+/// It does not say which tickets are granted: a grant by another client's release would differ from what
+/// the core knows until the hint arrives, and every such renewal would poll all tickets. A grant that was
+/// lost together with the server that made it is found by the version ([`Renewal::Renewed`]).
 ///
 /// A hold that has outlived its ticket ([`Leave::keep`]) belongs to no session and does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -54,6 +54,7 @@ const FEATURES: &[&str] = &[
 const COMMON: &[&str] = &["ttl", "lock_delay"];
 
 /// A store's URL, taken apart: `scheme:rest?option=value&…`.
+#[derive(Clone)]
 pub(crate) struct StoreUrl {
     scheme: String,
     rest: String,

@@ -116,6 +116,13 @@ impl Meddling {
         [&self.open, &self.enter, &self.renew, &self.leave].iter().for_each(|door| door.fail(true));
     }
 
+    /// From now on everything can be written again.
+    pub(crate) fn come_back(&self) {
+        [&self.open, &self.enter, &self.renew, &self.leave]
+            .iter()
+            .for_each(|door| door.fail(false));
+    }
+
     pub(crate) fn post(&self, post: Post) {
         *self.post.lock().unwrap() = post;
     }

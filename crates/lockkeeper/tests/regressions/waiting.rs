@@ -83,6 +83,29 @@ fn a_wait_that_ends_in_an_outage_says_so() {
     });
 }
 
+/// A wait without a limit gave up after 30 s of outage, so that `wait(1h)` outlasted it.
+#[test]
+fn a_wait_without_a_limit_outlasts_every_outage() {
+    run(async || {
+        let rig = Rig::new();
+        let (no_session, with_session) = (rig.meddled_keeper(), rig.meddled_keeper());
+        with_session.lock("warm").await.unwrap().release().await.unwrap();
+        rig.with.go_away();
+        let waiters = [("x", no_session), ("y", with_session)];
+        let waiters = waiters.map(|(name, keeper)| in_background(keeper.lock(name)));
+        for _ in 0..40 {
+            turns().await;
+            rig.clock.advance(Duration::from_secs(60));
+        }
+        turns().await;
+        assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "{waiters:?}");
+        rig.with.come_back();
+        for waiter in waiters {
+            assert!(waiter.await.unwrap().unwrap().is_held());
+        }
+    });
+}
+
 /// One attempt beside a contender took the contender's bell away, so it slept through the release.
 #[test]
 fn a_single_attempt_does_not_take_away_a_contenders_bell() {
