@@ -2,7 +2,7 @@
 
 use crate::{
     clock::Moment,
-    error::{Error, StoreError},
+    error::{Error, Result, StoreError},
     observe,
     retry::jittered,
 };
@@ -28,6 +28,11 @@ impl Outage {
         let pause = self.pause.map_or(PAUSE_FIRST, |p| (p * 2).min(PAUSE_MOST));
         (self.pause, self.last) = (Some(pause), Some(e));
         jittered(pause, 2)
+    }
+
+    /// `answer` if the store has answered, else the error to end with.
+    pub(crate) fn or<T>(&mut self, answer: T, now: Moment) -> Result<T> {
+        self.ended(now).map_or(Ok(answer), Err)
     }
 
     /// The error to end with, if the last attempt failed.

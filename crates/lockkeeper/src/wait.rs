@@ -106,7 +106,7 @@ pub(crate) async fn acquire(keeper: &Arc<Inner>, want: &Want) -> Result<Option<G
             Some(session) => session,
             None => match Box::pin(session(keeper, want, until, &mut outage)).await? {
                 Some(session) => session,
-                None => return outage.ended(clock.now()).map_or(Ok(None), Err),
+                None => return outage.or(None, clock.now()),
             },
         };
         outage = Outage::default();
@@ -248,9 +248,7 @@ async fn stand(
             () = Contender::rung(contender.as_ref()) => {}
             () = clock.sleep(pause) => {}
             why = desk.lost() => return Ok(Turn::Adrift(why)),
-            () = clock.sleep_until(until) => {
-                return outage.ended(clock.now()).map_or(Ok(Turn::GaveUp), Err);
-            }
+            () = clock.sleep_until(until) => return outage.or(Turn::GaveUp, clock.now()),
         }
     };
     Ok(granted(seat, want, fence, clock.now().saturating_since(began)).await)
