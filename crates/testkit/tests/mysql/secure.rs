@@ -1,8 +1,8 @@
 //! TLS: who the server is, who we are, and that nothing goes over a plain line unasked.
 
-use crate::support::{start, start_as};
+use crate::support::start_as;
 use lockkeeper::{Error, Keeper, StoreError, Trouble};
-use servers::MARIADB_TLS;
+use servers::{MARIADB, MARIADB_TLS, Recipe};
 use std::{
     net::Ipv4Addr,
     process::{Command, Stdio},
@@ -82,9 +82,22 @@ async fn with_tls_the_address_must_be_that_of_the_certificate() {
     way.abort();
 }
 
+/// A server without TLS. MySQL, and MariaDB since 11.4, make certificates of their own otherwise.
+const BARE: Recipe = Recipe {
+    processes: |site| {
+        let mut processes = (MARIADB.processes)(site)?;
+        for process in &mut processes {
+            // One of them for each kind of server; the other kind passes over it.
+            process.args.extend(["--loose-skip-ssl".into(), "--loose-tls-version=".into()]);
+        }
+        Ok(processes)
+    },
+    ..MARIADB
+};
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_offers_no_tls_is_not_talked_to_without() {
-    let Some(server) = start() else { return };
+    let Some(server) = start_as(BARE) else { return };
     let e = refusal(&format!("{}?tls=true", server.url())).await;
     assert!(e.trouble == Trouble::Misconfigured && e.what.contains("offers no TLS"), "{e:?}");
 }
