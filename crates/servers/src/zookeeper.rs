@@ -17,6 +17,7 @@ use nix::sys::signal::Signal;
 
 use crate::certificates;
 use crate::recipe::{Process, Recipe, Site};
+use crate::root::NEWEST;
 use crate::running::Running;
 use crate::way::Way;
 
@@ -42,6 +43,8 @@ pub const ZOOKEEPER: Recipe = Recipe {
     packages: &["zookeeper", "default-jre-headless"],
     programs: &["java", ARCHIVE, LOGGER, NETTY],
     folders: &[FOLDER],
+    root: None,
+    newest: Some(NEWEST),
     ports: 1,
     stop: Signal::SIGTERM,
     ready_within: Duration::from_secs(60),

@@ -1,9 +1,12 @@
 //! Making the tables, by whom, and what is said about a server's set-up.
 
-use crate::support::{Process, client, opts, processes, standing, start, start_as, the_dead};
+use crate::{
+    SERVER,
+    support::{Process, client, opts, processes, standing, start, start_as, the_dead},
+};
 use lockkeeper::{Keeper, Store as _, store::migration};
 use mysql_async::prelude::Queryable;
-use servers::{MARIADB, Recipe, Running};
+use servers::{Recipe, Running};
 use std::{
     io::Write as _,
     process::{Command, Stdio},
@@ -152,13 +155,13 @@ async fn a_keeper_connects_while_others_send_bytes_that_are_no_text() {
 /// A server that does not write every commit to its disk.
 const LAX: Recipe = Recipe {
     processes: |site| {
-        let mut processes = (MARIADB.processes)(site)?;
+        let mut processes = (SERVER.processes)(site)?;
         for process in &mut processes {
             process.args.push("--innodb-flush-log-at-trx-commit=2".into());
         }
         Ok(processes)
     },
-    ..MARIADB
+    ..SERVER
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,8 +1,9 @@
 //! A server, keepers of it, and a client beside them.
 
+use crate::SERVER;
 use lockkeeper::Keeper;
 use mysql_async::{Conn, Opts, OptsBuilder, Row, prelude::*};
-use servers::{MARIADB, Running};
+use servers::Running;
 use std::time::Duration;
 use testkit::live;
 
@@ -12,7 +13,7 @@ pub(crate) const TTL: Duration = Duration::from_secs(3);
 
 /// A running server, or nothing if it cannot be had and nobody insists.
 pub(crate) fn start() -> Option<Running> {
-    live::start(MARIADB)
+    live::start(SERVER)
 }
 
 pub(crate) async fn keeper(server: &Running) -> Keeper {
