@@ -60,7 +60,7 @@ pub use require::Require;
 pub use root::{NEWEST, NEWEST_MARIADB, Root};
 pub use running::Running;
 pub use way::Way;
-pub use zookeeper::{Divided, ZOOKEEPER, ZOOKEEPER_ENSEMBLE, ZOOKEEPER_TLS};
+pub use zookeeper::{Divided, ZOOKEEPER, ZOOKEEPER_BRIEF, ZOOKEEPER_ENSEMBLE, ZOOKEEPER_TLS};
 
 /// Every recipe there is, in the order in which people are shown them.
 pub const ALL: &[Recipe] = &[
@@ -83,6 +83,7 @@ pub const ALL: &[Recipe] = &[
     ZOOKEEPER,
     ZOOKEEPER_ENSEMBLE,
     ZOOKEEPER_TLS,
+    ZOOKEEPER_BRIEF,
 ];
 
 /// The recipe of this name.

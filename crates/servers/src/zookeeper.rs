@@ -105,6 +105,18 @@ pub const ZOOKEEPER_TLS: Recipe = Recipe {
     ..ZOOKEEPER
 };
 
+/// A single server that grants no sessions longer than six seconds, and removes containers soon after
+/// they have become empty.
+pub const ZOOKEEPER_BRIEF: Recipe = Recipe {
+    name: "zookeeper-brief",
+    processes: |site| {
+        let mut server = server(site, "zookeeper", 0, "maxSessionTimeout=6000\n")?;
+        server.args.insert(0, "-Dznode.container.checkIntervalMs=500".into());
+        Ok(vec![server])
+    },
+    ..ZOOKEEPER
+};
+
 /// The part of the configuration in which all members are named.
 fn members(site: &Site) -> String {
     let line = |index: usize| {

@@ -86,6 +86,7 @@ pub fn zookeeper() -> Vec<Subject> {
         at_least: false,
         sessions_shared: false,
         durable: true,
+        renewal_shows_tickets: true,
         ..Capabilities::LINES
     };
     let of =
