@@ -1,6 +1,7 @@
 //! The options that a keeper gives to all its locks, and their bounds.
 
 use crate::error::{Error, Result};
+use humantime::format_duration;
 use std::time::Duration;
 
 /// The time to live of a session when nobody says otherwise.
@@ -74,14 +75,16 @@ impl Times {
 
 pub(crate) fn at_least(what: &str, value: Duration, least: Duration) -> Result<()> {
     if value < least {
-        return Err(Error::Option(format!("{what} must be at least {least:?}, not {value:?}")));
+        let (least, value) = (format_duration(least), format_duration(value));
+        return Err(Error::Option(format!("{what} must be at least {least}, not {value}")));
     }
     Ok(())
 }
 
 pub(crate) fn at_most(what: &str, value: Duration, most: Duration) -> Result<()> {
     if value > most {
-        return Err(Error::Option(format!("{what} must be at most {most:?}, not {value:?}")));
+        let (most, value) = (format_duration(most), format_duration(value));
+        return Err(Error::Option(format!("{what} must be at most {most}, not {value}")));
     }
     Ok(())
 }

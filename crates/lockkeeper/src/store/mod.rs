@@ -47,7 +47,7 @@ pub(crate) mod url;
 pub mod zookeeper;
 
 pub use erased::AnyStore;
-pub use url::migration;
+pub use url::{absolute, migration};
 
 use crate::{
     error::StoreError,
@@ -505,13 +505,6 @@ pub trait Store: Send + Sync + 'static {
     /// other libraries"); `None` if it shows every lock that excludes ours. Without it an empty
     /// listing would say that nothing is held.
     fn blind_spots(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// What the error says when a ticket of this mode is asked for and the store cannot have one
-    /// ("read locks with raw=true; use raw=rw"); `None` for the usual words.
-    fn unsupported(&self, mode: Mode) -> Option<&'static str> {
-        let _ = mode;
         None
     }
 

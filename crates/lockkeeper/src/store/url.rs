@@ -3,7 +3,7 @@
 use super::{AnyStore, memory::Memory};
 use crate::error::{Error, Result};
 use percent_encoding::percent_decode_str;
-use std::{fmt, time::Duration};
+use std::{fmt, path::Path, time::Duration};
 
 /// The schemes compiled in, with how a URL of each looks.
 const SCHEMES: &[(&str, &str)] = &[
@@ -53,12 +53,17 @@ const FEATURES: &[&str] = &[
 /// The options that every URL understands.
 const COMMON: &[&str] = &["ttl", "lock_delay"];
 
+/// The options whose values are paths of local files.
+const FILES: &[&str] = &["password_file", "tls_ca", "tls_cert", "tls_key"];
+
 /// A store's URL, taken apart: `scheme:rest?option=value&…`.
 #[derive(Clone)]
 pub(crate) struct StoreUrl {
     scheme: String,
     rest: String,
     options: Vec<(String, String)>,
+    /// Every option that the store has asked for, for the message about one that it does not know.
+    asked: Vec<String>,
 }
 
 impl StoreUrl {
@@ -74,7 +79,10 @@ impl StoreUrl {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
         let options = pairs.map(option).collect::<Result<_>>()?;
-        Ok(Self { scheme: scheme.to_owned(), rest: rest.to_owned(), options })
+        // This one is looked at before there is a store that could ask for it.
+        let compat = matches!(scheme, "redis" | "rediss").then(|| "compat".to_owned());
+        let asked = compat.into_iter().collect();
+        Ok(Self { scheme: scheme.to_owned(), rest: rest.to_owned(), options, asked })
     }
 
     /// What follows the scheme, with or without slashes, as the path or name that it is.
@@ -83,6 +91,9 @@ impl StoreUrl {
     }
 
     pub(crate) fn take(&mut self, option: &str) -> Option<String> {
+        if !self.asked.iter().any(|asked| asked == option) {
+            self.asked.push(option.to_owned());
+        }
         let at = self.options.iter().position(|(name, _)| name == option)?;
         Some(self.options.swap_remove(at).1)
     }
@@ -112,8 +123,13 @@ impl StoreUrl {
     /// Every option must have been understood by now.
     pub(crate) fn finish(&self, known: &[&str]) -> Result<()> {
         let Some((option, _)) = self.options.first() else { return Ok(()) };
-        let known = [COMMON, known].concat().join(", ");
-        let scheme = &self.scheme;
+        let mut list = [COMMON, known].concat();
+        for asked in &self.asked {
+            if !list.contains(&asked.as_str()) {
+                list.push(asked);
+            }
+        }
+        let (known, scheme) = (list.join(", "), &self.scheme);
         Err(Error::Url(format!(
             "unknown or repeated option {option:?} for {scheme}; known options: {known}"
         )))
@@ -133,9 +149,7 @@ impl StoreUrl {
             "sqlite" => {
                 self.finish(&[])?;
                 let path = self.path()?;
-                if path.is_empty() {
-                    return Err(Error::Url("sqlite: needs a path, as in sqlite:locks.db".into()));
-                }
+                check_path("sqlite:", &path)?;
                 Ok(AnyStore::new(super::sqlite::Sqlite::open(&path)?))
             }
             #[cfg(feature = "mysql")]
@@ -184,6 +198,75 @@ pub fn migration(url: &str) -> Result<String> {
     }
 }
 
+/// The same URL with absolute paths of local files, for a process whose current folder is another
+/// one. Connects to nothing.
+///
+/// ```
+/// let url = lockkeeper::store::absolute("sqlite:/var/lib/locks.db?ttl=5s")?;
+/// assert_eq!(url, "sqlite:/var/lib/locks.db?ttl=5s");
+/// # Ok::<(), lockkeeper::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Url`] if the URL is not understood, or if there is no current folder to begin from.
+pub fn absolute(url: &str) -> Result<String> {
+    StoreUrl::parse(url)?;
+    let (address, query) = url.split_once('?').unwrap_or((url, ""));
+    let address = match address.strip_prefix("sqlite:") {
+        Some(path) => {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            check_path("sqlite:", &decoded(path)?)?;
+            beneath_here(path)?.map(|path| format!("sqlite:{path}"))
+        }
+        None => None,
+    }
+    .unwrap_or_else(|| address.to_owned());
+    let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(absolute_option);
+    let query = pairs.collect::<Result<Vec<_>>>()?.join("&");
+    Ok(if query.is_empty() { address } else { format!("{address}?{query}") })
+}
+
+fn absolute_option(pair: &str) -> Result<String> {
+    let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    let file = FILES.contains(&decoded(name)?.as_str());
+    let absolute = if file { beneath_here(value)? } else { None };
+    Ok(absolute.map_or_else(|| pair.to_owned(), |value| format!("{name}={value}")))
+}
+
+/// An encoded path with the current folder before it; `None` if it is absolute.
+fn beneath_here(path: &str) -> Result<Option<String>> {
+    if Path::new(&decoded(path)?).is_absolute() {
+        return Ok(None);
+    }
+    let here = std::env::current_dir();
+    let here = here.map_err(|e| Error::Url(format!("no current folder for {path}: {e}")))?;
+    let Some(here) = here.to_str() else {
+        return Err(Error::Url(format!("{path} is relative to a folder whose path is not UTF-8")));
+    };
+    let here = here.replace('%', "%25").replace('?', "%3F").replace('&', "%26");
+    Ok(Some(format!("{}/{path}", here.trim_end_matches('/'))))
+}
+
+/// Refuses what looks like a path and is none: SQLite would take it for something else, or the user
+/// expects what only a shell does.
+fn check_path(before: &str, path: &str) -> Result<()> {
+    let wrong = match path {
+        "" => format!("{before} needs a path, as in {before}NAME"),
+        ":memory:" => {
+            "sqlite::memory: would be another store for every keeper; use memory://NAME".into()
+        }
+        _ if path.starts_with("file:") => {
+            format!("{before}{path}: write the path itself, without file:")
+        }
+        _ if path == "~" || path.starts_with("~/") => format!(
+            "{before}{path}: only a shell knows ~ as your home folder, and not there; write the \
+             whole path (a folder that is really called ~ is {before}./~)"
+        ),
+        _ => return Ok(()),
+    };
+    Err(Error::Url(wrong))
+}
+
 /// Options and parts that only stores on a network have.
 #[cfg(feature = "_network")]
 impl StoreUrl {
@@ -199,7 +282,9 @@ impl StoreUrl {
 
     /// The bytes of the file that an option names.
     pub(crate) fn take_file_bytes(&mut self, option: &str) -> Result<Option<Vec<u8>>> {
+        debug_assert!(FILES.contains(&option), "a relative path in {option}= would travel");
         let Some(path) = self.take(option) else { return Ok(None) };
+        check_path(&format!("{option}="), &path)?;
         match std::fs::read(&path) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(e) => Err(Error::Url(format!("cannot read the file of {option}={path}: {e}"))),
@@ -343,6 +428,54 @@ mod tests {
         assert!(error("memory://x?ttl=soon").await.contains("250ms"));
         assert!(error("memory://x?ttl=1s&ttl=2s").await.contains("repeated"));
         assert!(error("memory://x?ttl").await.contains("no value"));
+    }
+
+    #[cfg(feature = "redis")]
+    #[tokio::test]
+    async fn the_known_options_of_redis_include_compat() {
+        let e = error("redis://host?foo=1").await;
+        assert!(
+            e.contains("known options: ttl, lock_delay, prefix") && e.contains("compat"),
+            "{e}"
+        );
+    }
+
+    #[test]
+    fn relative_paths_become_absolute_and_nothing_else_changes() {
+        let here = std::env::current_dir().unwrap();
+        let here = here.to_str().unwrap();
+        for (url, absolute) in [
+            ("sqlite:a%20b.db?ttl=3s", format!("sqlite:{here}/a%20b.db?ttl=3s")),
+            ("sqlite://a.db", format!("sqlite:{here}/a.db")),
+            ("sqlite:/a.db", "sqlite:/a.db".into()),
+            ("sqlite:///a?ttl=3s", "sqlite:///a?ttl=3s".into()),
+            ("sqlite:%2Fa.db", "sqlite:%2Fa.db".into()),
+            ("memory://a/b", "memory://a/b".into()),
+        ] {
+            assert_eq!(super::absolute(url).unwrap(), absolute);
+        }
+        assert!(super::absolute("locks.db").is_err());
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn paths_in_options_become_absolute_too() {
+        let here = std::env::current_dir().unwrap();
+        let url = "rediss://u:p%40w@h:1/0?tls_ca=ca.pem&prefix=a&password_file=/run/pw";
+        let here = here.to_str().unwrap();
+        let want =
+            format!("rediss://u:p%40w@h:1/0?tls_ca={here}/ca.pem&prefix=a&password_file=/run/pw");
+        assert_eq!(super::absolute(url).unwrap(), want);
+    }
+
+    #[cfg(feature = "sqlite")]
+    #[tokio::test]
+    async fn what_only_looks_like_a_path_is_refused() {
+        for url in ["sqlite:", "sqlite::memory:", "sqlite:~/a.db", "sqlite:file:a.db"] {
+            let e = error(url).await;
+            assert!(matches!(super::absolute(url), Err(Error::Url(_))), "{url}");
+            assert!(e.contains("path") || e.contains("memory://NAME"), "{url}: {e}");
+        }
     }
 
     #[cfg(feature = "redis")]
