@@ -1,7 +1,6 @@
 //! `cargo xtask test`: every test, against real servers.
 
-use std::env;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use servers::{Recipe, Require, Unavailable};
@@ -22,13 +21,6 @@ pub(crate) fn run(args: &[&str]) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The same in a process whose environment asks for the newest servers.
-pub(crate) fn run_newest(args: &[&str]) -> Result<ExitCode> {
-    let mut again = Command::new(env::current_exe()?);
-    again.arg("test").args(args).env(Recipe::VERSIONS, "newest");
-    workspace::run(&mut again)
 }
 
 /// The calls of cargo. The conformance suite comes last, so that its report is what one sees.
@@ -62,9 +54,7 @@ fn intent(recipe: &Recipe, require: &Require) -> String {
     if recipe.is_installed() {
         return format!("is installed ({need})");
     }
-    let place = recipe.place().map(|root| format!(" in the root {}", root.name));
-    let packages = recipe.packages.join(" ");
-    format!("is missing ({need}): will install {packages}{}", place.unwrap_or_default())
+    format!("is missing ({need}): will install {}", recipe.packages.join(" "))
 }
 
 /// Tells what is still missing; an error if something is that must not be.

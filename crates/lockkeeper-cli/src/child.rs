@@ -3,7 +3,7 @@
 //! Its leader is not reaped before all is over. As long as it is a zombie its number cannot
 //! be given to somebody else, so a signal to the group never hits a stranger.
 
-use crate::{procfs, shim};
+use crate::{procfs, shim, supervisor::Supervisor};
 use lockkeeper::clock::Clock;
 use nix::{
     errno::Errno,
@@ -44,22 +44,34 @@ pub(crate) struct Child {
     process: process::Child,
     group: Pid,
     changes: unix::Signal,
+    supervisor: Supervisor,
     reaped: bool,
 }
 
 impl Child {
-    /// Starts the command with these variables in its environment. Must be called on the main
-    /// thread: the command dies with the *thread* that started it.
+    /// Starts the command, and beside it the supervisor that ends its group within `kill_after` if
+    /// we are killed. A variable without a value is none for the command, also if we have inherited
+    /// one. Must be called on the main thread: the command dies with the *thread* that started it.
     pub(crate) fn start(
         command: &[OsString],
-        environment: Vec<(&'static str, String)>,
+        environment: Vec<(&'static str, Option<String>)>,
         front: bool,
+        kill_after: Duration,
     ) -> io::Result<Self> {
         // Before the start, so that no change is missed.
         let changes = unix::signal(SignalKind::child())?;
-        let process = shim::start(command, front).envs(environment).spawn()?;
-        let number = i32::try_from(process.id()).map_err(io::Error::other)?;
-        Ok(Self { process, group: Pid::from_raw(number), changes, reaped: false })
+        let supervisor = Supervisor::start(kill_after)?;
+        let mut start = shim::start(command, front);
+        for (name, value) in environment {
+            match value {
+                Some(value) => start.env(name, value),
+                None => start.env_remove(name),
+            };
+        }
+        let process = start.spawn()?;
+        let group = Pid::from_raw(i32::try_from(process.id()).map_err(io::Error::other)?);
+        supervisor.watch(group);
+        Ok(Self { process, group, changes, supervisor, reaped: false })
     }
 
     /// The command's process group.
@@ -109,6 +121,7 @@ impl Child {
 
     /// Sends the whole group the first signal of its end, and returns at once.
     pub(crate) fn ask_to_end(&self, grace: Duration) {
+        self.supervisor.ends_within(grace);
         if grace.is_zero() {
             self.signal(Signal::SIGKILL);
         } else {
@@ -148,6 +161,7 @@ impl Child {
     /// Takes the command out of the table of processes. After this its group is nobody's.
     pub(crate) fn reap(mut self) -> io::Result<ExitStatus> {
         self.reaped = true;
+        self.supervisor.done();
         self.process.wait()
     }
 }

@@ -1,9 +1,12 @@
 //! Every flag, described once: parsing, help and completions come from here.
 
-use crate::{duration, exit_code, failure::Failure, output, store};
-use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use crate::{duration, exit_code, failure::Failure, output, secrets, store};
+use clap::{
+    ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use lockkeeper::{Mode, Name};
-use std::{ffi::OsString, io::Write as _, time::Duration};
+use std::{env, ffi::OsString, io::Write as _, time::Duration};
 
 /// How much longer than the command's end the store keeps a lost lock closed, if nobody says more.
 const DELAY_MARGIN: Duration = Duration::from_secs(1);
@@ -80,6 +83,7 @@ pub(crate) enum Verb {
     /// Show one lock: who holds it, who waits for it, since when
     Show {
         /// The lock
+        #[arg(value_parser = name)]
         name: Name,
     },
 
@@ -112,7 +116,8 @@ The command finds in its environment:
   LOCKKEEPER_NAME       the lock
   LOCKKEEPER_FENCE      the number of this grant; it grows with every exclusive grant of the name
   LOCKKEEPER_SEQUENCER  the grant as text, for others to check
-  LOCKKEEPER_STORE      the store, without its password
+  LOCKKEEPER_STORE_URL  the store, without its password
+  LOCKKEEPER_STORE      the store, for a lockkeeper that the command runs
 
 Exit codes:
   the command's own, or 128+n when signal n killed it
@@ -122,7 +127,7 @@ Exit codes:
   75   not acquired (-n, -w); -E sets another code
   77   the store refused
   78   configuration: the store's URL, the store or the environment
-  79   the lock was lost while the command ran
+  79   the lock was lost while the command ran, or --max-hold was over
   126  the command cannot be executed
   127  the command was not found
 
@@ -136,6 +141,7 @@ has seen.";
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     /// The lock: any text without control characters
+    #[arg(value_parser = name)]
     pub(crate) name: Name,
 
     /// The command and its arguments
@@ -148,12 +154,16 @@ pub(crate) struct Run {
 
     /// Wait at most so long, in seconds or as 250ms, 30s, 2m; then end with code 75
     #[arg(short, long, help_heading = "Waiting", value_name = "TIME")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
+
+    /// Try again and again instead of standing in line; a waiting line is not overtaken
+    #[arg(long, help_heading = "Waiting")]
+    pub(crate) unfair: bool,
 
     /// The code to end with when the lock was not acquired
     #[arg(short = 'E', long, help_heading = "Waiting", value_name = "CODE")]
-    #[arg(default_value_t = exit_code::NOT_ACQUIRED)]
+    #[arg(default_value_t = exit_code::NOT_ACQUIRED, allow_hyphen_values = true)]
     pub(crate) conflict_exit_code: u8,
 
     /// Together with others who say -s
@@ -166,22 +176,27 @@ pub(crate) struct Run {
 
     /// Together with others, as long as no more than so many permits are taken
     #[arg(long, help_heading = "Sharing", value_name = "N", conflicts_with = "shared")]
+    #[arg(allow_hyphen_values = true)]
     pub(crate) limit: Option<u32>,
 
     /// How many of these permits to take [default: 1]
     #[arg(long, help_heading = "Sharing", value_name = "N", requires = "limit")]
+    #[arg(allow_hyphen_values = true)]
     pub(crate) permits: Option<u32>,
 
     /// How long the lock outlives the last sign of life of its holder [default: 15s]
-    #[arg(long, help_heading = "Holding", value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, help_heading = "Holding", value_name = "TIME")]
+    #[arg(value_parser = duration::ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
 
     /// Keep the lock closed for so long from its grant on, also when the command ends earlier
-    #[arg(long, help_heading = "Holding", value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, help_heading = "Holding", value_name = "TIME")]
+    #[arg(value_parser = duration::bounded, allow_hyphen_values = true)]
     pub(crate) at_least: Option<Duration>,
 
     /// End the command and let go of the lock after so long (code 79)
-    #[arg(long, help_heading = "Holding", value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, help_heading = "Holding", value_name = "TIME")]
+    #[arg(value_parser = duration::bounded, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
 
     /// What others read beside the lock
@@ -195,12 +210,12 @@ pub(crate) struct Run {
 
     /// How long the command has between SIGTERM and SIGKILL
     #[arg(long, help_heading = "Losing the lock", value_name = "TIME", default_value = "5s")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration::bounded, allow_hyphen_values = true)]
     pub(crate) kill_after: Duration,
 
     /// How long the store keeps a lost lock closed [default: --kill-after and one second]
     #[arg(long, help_heading = "Losing the lock", value_name = "TIME")]
-    #[arg(value_parser = duration::parse)]
+    #[arg(value_parser = duration::bounded, allow_hyphen_values = true)]
     pub(crate) lock_delay: Option<Duration>,
 }
 
@@ -220,8 +235,9 @@ impl Run {
             (true, ..) => Ok(Mode::Shared),
             (_, None, _) => Ok(Mode::Exclusive),
             (_, Some(of), weight) if (1..=of).contains(&weight) => Ok(Mode::Permits { weight, of }),
+            (_, Some(0), _) => Err(Failure::usage("--limit must be at least 1".to_owned())),
             (_, Some(of), weight) => Err(Failure::usage(format!(
-                "--permits must be between 1 and --limit, but they are {weight} and {of}"
+                "--permits {weight} must be between 1 and --limit {of}"
             ))),
         }
     }
@@ -234,12 +250,22 @@ impl Run {
             return Ok(kill_after.saturating_add(DELAY_MARGIN));
         };
         if self.on_lost == OnLost::Term && delay <= kill_after {
+            let (delay, kill_after) = (duration::flag(delay), duration::flag(kill_after));
             return Err(Failure::usage(format!(
-                "a lock-delay of {delay:?} is too short for --kill-after {kill_after:?}: the next \
+                "a lock-delay of {delay} is too short for --kill-after {kill_after}: the next \
                  holder could start before this command is gone"
             )));
         }
         Ok(delay)
+    }
+
+    /// How long the command has between SIGTERM and SIGKILL where the store keeps a lost lock closed
+    /// for so long: it must be gone before that is over.
+    pub(crate) fn kill_after(&self, lock_delay: Duration) -> Duration {
+        if self.on_lost == OnLost::Ignore || lock_delay > self.kill_after {
+            return self.kill_after;
+        }
+        lock_delay.saturating_sub(DELAY_MARGIN).max(lock_delay / 2).min(self.kill_after)
     }
 
     /// Is one attempt all that is wanted?
@@ -250,7 +276,16 @@ impl Run {
 
 /// The command line, or the code to end with: help and version are no errors.
 pub(crate) fn parse() -> Result<Cli, u8> {
-    Cli::try_parse().map_err(|e| {
+    let words: Vec<OsString> = env::args_os().collect();
+    let parsed = Cli::try_parse_from(&words).and_then(|cli| match name_after_dashes(&words) {
+        true => Err(Cli::command().error(ErrorKind::MissingRequiredArgument, NAME_FIRST)),
+        false => Ok(cli),
+    });
+    parsed.map_err(|mut e| {
+        if e.kind() == ErrorKind::UnknownArgument {
+            // To write `--` before a misspelt flag would make it the name of a lock.
+            e.remove(ContextKind::Suggested);
+        }
         let text = e.render().ansi().to_string();
         if e.use_stderr() {
             output::styled(&text.replacen("error:", "lockkeeper:", 1));
@@ -260,6 +295,26 @@ pub(crate) fn parse() -> Result<Cli, u8> {
             0
         }
     })
+}
+
+const NAME_FIRST: &str =
+    "the name of the lock stands before the --, as in: lockkeeper run NAME -- COMMAND";
+
+/// Was the lock's name forgotten, as in `run -- echo hi`? Then the command would be taken for the
+/// name, and its first argument for the command.
+fn name_after_dashes(words: &[OsString]) -> bool {
+    let before = words.iter().take_while(|word| *word != "--");
+    let Err(e) = Cli::try_parse_from(before) else { return false };
+    let missing = e.get(ContextKind::InvalidArg);
+    matches!(missing, Some(ContextValue::Strings(list)) if list.iter().any(|arg| arg == "<NAME>"))
+}
+
+/// Reads a lock's name. A store's URL here is a slip, and its password would be shown to all.
+fn name(text: &str) -> Result<Name, String> {
+    if secrets::is_secret(text) {
+        return Err("a lock's name is no URL with a password; name the store with --store".into());
+    }
+    Name::new(text).map_err(|e| e.to_string())
 }
 
 /// The completion script for a shell.
@@ -320,6 +375,29 @@ mod tests {
         assert_eq!(mode("--limit 4 --permits 5 a ls"), None);
         assert_eq!(mode("--limit 4 --permits 0 a ls"), None);
         assert_eq!(mode("--limit 0 a ls"), None);
+    }
+
+    #[test]
+    fn the_command_is_gone_before_a_shorter_lock_delay_is_over() {
+        let seconds = Duration::from_secs;
+        let kill_after = |line: &str, granted| run(line).unwrap().kill_after(seconds(granted));
+        assert_eq!(kill_after("a ls", 6), seconds(5));
+        assert_eq!(kill_after("a ls", 5), seconds(4));
+        assert_eq!(kill_after("--kill-after 30s a ls", 25), seconds(24));
+        assert_eq!(kill_after("a ls", 1), Duration::from_millis(500));
+        assert_eq!(kill_after("a ls", 0), Duration::ZERO);
+        assert_eq!(kill_after("--on-lost ignore a ls", 0), seconds(5));
+    }
+
+    #[test]
+    fn a_command_behind_dashes_is_not_taken_for_a_name() {
+        let forgotten = |line: &str| {
+            let words = ["lockkeeper"].into_iter().chain(line.split(' '));
+            name_after_dashes(&words.map(OsString::from).collect::<Vec<_>>())
+        };
+        assert!(forgotten("run -- echo hi") && forgotten("run -w 3 -- echo hi"));
+        assert!(!forgotten("run a -- echo hi") && !forgotten("run a echo -- hi"));
+        assert!(!forgotten("run a echo") && !forgotten("run -n a -- -- x"));
     }
 
     #[test]

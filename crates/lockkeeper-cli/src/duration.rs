@@ -1,5 +1,7 @@
 //! Durations as people write and read them.
 
+use humantime::format_duration;
+use lockkeeper::{TIME_MAX, TTL_MIN};
 use std::time::Duration;
 
 const MINUTE: u64 = 60;
@@ -15,6 +17,27 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         humantime::parse_duration(text).ok()
     };
     parsed.ok_or_else(|| "write seconds, as in 30 or 0.5, or a unit, as in 250ms, 30s or 2m".into())
+}
+
+/// Reads how long something that the store remembers lasts.
+pub(crate) fn bounded(text: &str) -> Result<Duration, String> {
+    match parse(text)? {
+        time if time > TIME_MAX => Err(format!("at most {}", format_duration(TIME_MAX))),
+        time => Ok(time),
+    }
+}
+
+/// Reads a time to live.
+pub(crate) fn ttl(text: &str) -> Result<Duration, String> {
+    match bounded(text)? {
+        time if time < TTL_MIN => Err(format!("at least {}", format_duration(TTL_MIN))),
+        time => Ok(time),
+    }
+}
+
+/// A duration as it is written on the command line.
+pub(crate) fn flag(duration: Duration) -> String {
+    format_duration(duration).to_string().replace(' ', "")
 }
 
 /// An age for people: the two largest units, whole seconds.
@@ -73,6 +96,14 @@ mod tests {
         for bad in ["", ".", "1.2.3", "-1", "soon", "inf", "NaN", "1e9", "99999999999999999999"] {
             assert!(parse(bad).unwrap_err().contains("250ms"), "{bad}");
         }
+    }
+
+    #[test]
+    fn times_out_of_bounds_are_refused_with_the_bound() {
+        assert_eq!(ttl("0"), Err("at least 100ms".into()));
+        assert_eq!(ttl("25h"), Err("at most 1day".into()));
+        assert_eq!(bounded("0"), Ok(Duration::ZERO));
+        assert_eq!(flag(Duration::from_millis(61_500)), "1m1s500ms");
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub(crate) enum Event<'a> {
         name: &'a str,
         /// How many tickets stand before ours, holders included.
         ahead: usize,
+        /// Do we stand in line? Else the lock is tried again and again.
+        fair: bool,
         /// Who holds it, if the store says so.
         holder: Option<HolderView>,
     },
@@ -32,6 +34,10 @@ pub(crate) enum Event<'a> {
         sequencer: String,
         /// How long it took.
         waited_ms: u64,
+        /// How long the lock outlives our last sign of life.
+        ttl_ms: u64,
+        /// For how long the store keeps it closed after that.
+        lock_delay_ms: u64,
     },
     /// The lock could not be had, or not in time.
     NotAcquired {
@@ -143,15 +149,36 @@ pub(crate) fn granted<'a>(guard: &'a Guard, waited: Duration) -> Event<'a> {
         ticket: guard.ticket().to_string(),
         sequencer: guard.sequencer().to_string(),
         waited_ms: duration::ms(waited),
+        ttl_ms: duration::ms(guard.terms().ttl),
+        lock_delay_ms: duration::ms(guard.terms().lock_delay),
     }
 }
 
+/// How the lock is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// In line.
+    Queue,
+    /// By asking again and again, because that was wanted.
+    Contend,
+    /// By asking again and again, because the store can do no better.
+    NoLine,
+}
+
 /// Where a ticket stands, in words: "waiting for `deploy` · 3rd in line · held by …".
-pub(crate) fn waiting_words(name: &str, mode: Mode, wait: &Wait, age: Duration) -> String {
+pub(crate) fn waiting_words(
+    name: &str,
+    mode: Mode,
+    manner: Manner,
+    wait: &Wait,
+    age: Duration,
+) -> String {
     let mut words = format!("waiting for `{}`", output::printable(name));
     // One exclusive holder makes those before us the line; several make them a mere number.
-    match mode {
-        Mode::Exclusive => words += &format!(" · {} in line", ordinal(wait.ahead.max(1))),
+    match (manner, mode) {
+        (Manner::Contend, _) => words += " · asking again and again",
+        (Manner::NoLine, _) => words += " · asking again and again, as this store keeps no line",
+        (_, Mode::Exclusive) => words += &format!(" · {} in line", ordinal(wait.ahead.max(1))),
         _ => words += &format!(" · {} ahead", wait.ahead),
     }
     if let Some(holder) = &wait.holder {
@@ -213,6 +240,15 @@ impl Voice {
         if self.json { output::json_line(event) } else { output::error(words) }
     }
 
+    /// Says something that is no error, unless we are to be quiet.
+    pub(crate) fn note(self, words: &str) {
+        match (self.quiet, self.json) {
+            (true, _) => {}
+            (_, true) => stderr::say(output::json_warning(words)),
+            _ => output::note(words),
+        }
+    }
+
     /// Says that something did not go as it should, and is not the end of it.
     pub(crate) fn warn(self, words: &str) {
         if self.json {
@@ -239,22 +275,30 @@ mod tests {
     fn the_wait_is_told_as_one_would_say_it() {
         let age = Duration::from_secs(2);
         assert_eq!(
-            waiting_words("deploy", Mode::Exclusive, &wait(3, ""), age),
+            waiting_words("deploy", Mode::Exclusive, Manner::Queue, &wait(3, ""), age),
             "waiting for `deploy` · 3rd in line · held by ci-7 (pid 4121) for 42 s"
         );
         assert_eq!(
-            waiting_words("gpu", Mode::Permits { weight: 1, of: 4 }, &wait(4, "night\n"), age),
+            waiting_words(
+                "gpu",
+                Mode::Permits { weight: 1, of: 4 },
+                Manner::Queue,
+                &wait(4, "night\n"),
+                age
+            ),
             "waiting for `gpu` · 4 ahead · held by ci-7 (pid 4121), night\\u{a}, for 42 s"
         );
         let mut long = wait(1, "night");
         long.holder.as_mut().unwrap().held_for = None;
-        let words = waiting_words("a", Mode::Exclusive, &long, age);
+        let words = waiting_words("a", Mode::Exclusive, Manner::Queue, &long, age);
         assert_eq!(words, "waiting for `a` · 1st in line · held by ci-7 (pid 4121), night");
         long.holder.as_mut().unwrap().owner = Owner::default();
-        let words = waiting_words("a", Mode::Exclusive, &long, age);
+        let words = waiting_words("a", Mode::Exclusive, Manner::Queue, &long, age);
         assert_eq!(words, "waiting for `a` · 1st in line · held by another client, night");
+        let words = waiting_words("a", Mode::Exclusive, Manner::NoLine, &long, age);
+        assert!(words.starts_with("waiting for `a` · asking again and again, as this"), "{words}");
         let nobody = Wait { ahead: 0, holder: None, recheck: Duration::ZERO };
-        let words = waiting_words("a", Mode::Exclusive, &nobody, age);
+        let words = waiting_words("a", Mode::Exclusive, Manner::Queue, &nobody, age);
         assert_eq!(words, "waiting for `a` · 1st in line");
     }
 
@@ -269,6 +313,7 @@ mod tests {
         let event = Event::Waiting {
             name: "a",
             ahead: 1,
+            fair: true,
             holder: Some((&wait(1, "x").holder.unwrap()).into()),
         };
         let json = serde_json::to_value(&event).unwrap();

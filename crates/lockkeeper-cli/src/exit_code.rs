@@ -11,7 +11,7 @@ use lockkeeper::{Error, StoreError, Trouble};
 pub(crate) const USAGE: u8 = 64;
 /// The store could not be reached, or has no room.
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// A fault of lockkeeper itself.
+/// A fault of lockkeeper itself, or an answer that cannot be written to stdout.
 pub(crate) const BUG: u8 = 70;
 /// The lock was not acquired: it is held (`-n`) or was not granted in time (`-w`). `-E` sets
 /// another code.
@@ -20,7 +20,8 @@ pub(crate) const NOT_ACQUIRED: u8 = 75;
 pub(crate) const DENIED: u8 = 77;
 /// The store's URL, the store itself or the environment is not set up properly.
 pub(crate) const CONFIGURATION: u8 = 78;
-/// The lock was lost while the command ran; unless told otherwise, the command was ended.
+/// The lock was lost while the command ran, or `--max-hold` was over; unless told otherwise, the
+/// command was ended.
 pub(crate) const LOCK_LOST: u8 = 79;
 /// The command was found but could not be executed.
 pub(crate) const CANNOT_EXECUTE: u8 = 126;
@@ -38,7 +39,8 @@ pub(crate) fn of_signal(signal: i32) -> u8 {
 pub(crate) fn of(error: &Error) -> u8 {
     match error {
         Error::NotAcquired { .. } => NOT_ACQUIRED,
-        Error::Lost { .. } => LOCK_LOST,
+        // Nothing ran: what is lost later is told by `run` itself.
+        Error::Lost { .. } => UNAVAILABLE,
         Error::Name(_)
         | Error::Option(_)
         | Error::Capacity { .. }
@@ -53,7 +55,7 @@ pub(crate) fn of(error: &Error) -> u8 {
 
 fn of_store(error: &StoreError) -> u8 {
     match error.trouble {
-        Trouble::Unavailable | Trouble::Full => UNAVAILABLE,
+        Trouble::Unavailable | Trouble::Full | Trouble::SessionOver => UNAVAILABLE,
         Trouble::Denied => DENIED,
         Trouble::Name => USAGE,
         Trouble::Misconfigured | Trouble::Corrupt | Trouble::Unsupported(_) => CONFIGURATION,
@@ -74,6 +76,7 @@ mod tests {
         let codes = [
             (Trouble::Unavailable, 69),
             (Trouble::Full, 69),
+            (Trouble::SessionOver, 69),
             (Trouble::Denied, 77),
             (Trouble::Name, 64),
             (Trouble::Misconfigured, 78),

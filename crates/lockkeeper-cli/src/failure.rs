@@ -36,7 +36,7 @@ impl Failure {
 
     /// The error with the chain of its sources, on one line.
     fn line(&self) -> String {
-        output::printable(&format!("{:#}", self.error))
+        output::printable(&chain(&self.error))
     }
 
     /// Tells the user, and gives the code to end with.
@@ -54,6 +54,19 @@ impl Failure {
         }
         self.code
     }
+}
+
+/// An error with its sources on one line. Many errors repeat the one below them: what has been said
+/// is not said again.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !line.contains(&cause) {
+            let colon = if line.is_empty() { "" } else { ": " };
+            line += &format!("{colon}{cause}");
+        }
+    }
+    line
 }
 
 impl From<Error> for Failure {
@@ -98,5 +111,14 @@ mod tests {
         assert_eq!(failure.line(), "sqlite: cannot read: disk\\u{1b}[2J on fire");
         assert_eq!(failure.code, 69);
         assert!(failure.hint.is_some());
+    }
+
+    #[test]
+    fn a_source_that_its_error_repeats_is_said_once() {
+        let below = std::io::Error::other("connection refused");
+        let what = "cannot connect: connection refused";
+        let e = StoreError::not_applied("redis", Trouble::Unavailable, what).because(below);
+        let failure = Failure::from(Error::Store(e));
+        assert_eq!(failure.line(), "redis: cannot connect: connection refused");
     }
 }

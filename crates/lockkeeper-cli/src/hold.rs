@@ -3,6 +3,7 @@
 use crate::{
     child::{Change, Child},
     cli::OnLost,
+    duration,
     event::{Event, Voice},
     output::printable,
     signals::Signals,
@@ -39,8 +40,10 @@ pub(crate) struct Hold<'a> {
     pub(crate) voice: Voice,
     pub(crate) on_lost: OnLost,
     pub(crate) kill_after: Duration,
+    /// What `--max-hold` says.
+    pub(crate) max_hold: Option<Duration>,
     /// When the command must have ended, however well the lock stands.
-    pub(crate) max_hold: Moment,
+    pub(crate) held_until: Moment,
     /// The command is to have the terminal whenever we have it.
     pub(crate) wants_terminal: bool,
     /// The loss of the lock has been told, and the command goes on without it.
@@ -78,7 +81,7 @@ impl Hold<'_> {
                 signal = self.signals.next() => self.signalled(signal),
                 // We follow when the command has stopped.
                 () = self.suspend.asked() => self.child.signal(Signal::SIGTSTP),
-                () = clock.sleep_until(self.max_hold) => {
+                () = clock.sleep_until(self.held_until) => {
                     self.lose(Loss::MaxHold, self.kill_after).await;
                     return Ending::Lost;
                 }
@@ -102,7 +105,7 @@ impl Hold<'_> {
         if ends {
             self.child.ask_to_end(grace);
         }
-        tell_lost(self.voice, self.guard.name(), why, fate);
+        tell_lost(self.voice, self.guard.name(), why, self.max_hold, fate);
         if ends {
             self.child.finish(grace).await;
         }
@@ -164,7 +167,7 @@ async fn lost(guard: &Guard, told: bool) -> Loss {
 /// What becomes of the command when the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It was not started yet, and will not be.
+    /// It was not started yet: the lock is asked for again.
     NotStarted,
     /// It is ended.
     Ends,
@@ -175,16 +178,26 @@ pub(crate) enum Fate {
 }
 
 /// Tells that the lock was lost, and what becomes of the command.
-pub(crate) fn tell_lost(voice: Voice, name: &Name, why: Loss, fate: Fate) {
+pub(crate) fn tell_lost(
+    voice: Voice,
+    name: &Name,
+    why: Loss,
+    max_hold: Option<Duration>,
+    fate: Fate,
+) {
     let name = name.as_str();
-    let event = Event::Lost { name, why: why.word(), message: why.to_string() };
+    let reason = match (why, max_hold) {
+        (Loss::MaxHold, Some(time)) => format!("--max-hold {} is over", duration::flag(time)),
+        _ => why.to_string(),
+    };
+    let event = Event::Lost { name, why: why.word(), message: reason.clone() };
     let then = match fate {
-        Fate::NotStarted => "the command was not started",
+        Fate::NotStarted => "the command was not started yet, asking again",
         Fate::Ends => "ending the command",
         Fate::GoesOn => "the command goes on without it",
         Fate::Over => "the end of the command was not protected",
     };
-    voice.alarm(&event, &format!("lost `{}`: {why}; {then}", printable(name)));
+    voice.alarm(&event, &format!("lost `{}`: {reason}; {then}", printable(name)));
 }
 
 /// Until when the lock was ours for certain.

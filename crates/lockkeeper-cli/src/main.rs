@@ -18,11 +18,13 @@ mod migrate;
 mod output;
 mod procfs;
 mod run;
+mod secrets;
 mod shim;
 mod show;
 mod signals;
 mod stderr;
 mod store;
+mod supervisor;
 mod suspend;
 mod terminal;
 mod waiting;
@@ -44,6 +46,7 @@ const SHUTDOWN_MAX: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     panic::set_hook(Box::new(report_panic));
+    secrets::learn();
     let code = shim::work(env::args_os()).unwrap_or_else(|| {
         // A panic has been reported by the time it gets here.
         catch_unwind(command).unwrap_or_else(|_| ExitCode::from(exit_code::BUG))

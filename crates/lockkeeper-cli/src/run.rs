@@ -4,9 +4,9 @@ use crate::{
     child::Child,
     cli::{Common, OnLost, Run},
     duration,
-    event::{self, Event, Voice},
+    event::{self, Event, Manner, Voice},
     exit_code,
-    failure::Failure,
+    failure::{self, Failure},
     hold::{Ending, Fate, Held, Hold, tell_lost},
     output, shim,
     signals::Signals,
@@ -16,11 +16,12 @@ use crate::{
     waiting::Waiting,
 };
 use lockkeeper::{
-    Acquire, Error, Guard, Health, Keeper, Mode, Owner,
+    Acquire, Error, Guard, Health, Keeper, Loss, Mode, Owner, Trouble,
     clock::{Clock, Moment},
 };
 use nix::sys::signal::Signal;
 use std::{
+    convert::Infallible,
     io,
     os::unix::process::ExitStatusExt as _,
     path::Path,
@@ -29,6 +30,11 @@ use std::{
 };
 use tokio::time::timeout;
 
+/// For how long a store is waited for that is not there when we start, if nothing else is said. Once
+/// connected, a wait without `-w` goes on through every outage.
+const CONNECT_MAX: Duration = Duration::from_secs(30);
+/// After how long we say that we wait for the store.
+const OUTAGE_TOLD: Duration = Duration::from_secs(2);
 /// For how long a release may take. After that the session ends by itself, within its TTL.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
 /// For how long closing may take: leaving the line, ending the session.
@@ -96,9 +102,14 @@ impl Ears {
     }
 }
 
+/// How often `-n` asks if the lock is lost each time before the command can be started.
+const ASK_MAX: u32 = 3;
+
 /// What became of the wish for the lock.
 enum Turn {
     Granted(Guard),
+    /// It was granted and lost before the command was started, or its session was.
+    Lost(Loss),
     NotAcquired,
     Interrupted(Signal),
 }
@@ -106,12 +117,16 @@ enum Turn {
 /// One call of `run`.
 struct Job<'a> {
     args: &'a Run,
+    /// The store as it was named, if it was.
+    said: Option<&'a str>,
     url: String,
     mode: Mode,
     lock_delay: Duration,
     voice: Voice,
     /// The wait may be shown as a line that is drawn over and over.
     live: bool,
+    /// Since when we wait, for the store and for the lock.
+    began: Instant,
 }
 
 /// Takes the lock, runs the command, releases.
@@ -119,11 +134,17 @@ pub(crate) async fn run(args: &Run, common: &Common) -> Result<End, Failure> {
     let mut ears = Ears::open().map_err(Failure::bug)?;
     let voice = Voice { json: common.json, quiet: common.quiet };
     let mode = args.mode()?;
-    let url = store::url(common.store.as_deref())?;
-    let lock_delay = args.lock_delay(&url)?;
-    let job = Job { args, url, mode, lock_delay, voice, live: common.verbose == 0 };
+    let said = common.store.as_deref();
+    let url = store::url(said)?;
+    let (lock_delay, live, began) = (args.lock_delay(&url)?, common.verbose == 0, Instant::now());
+    let job = Job { args, said, url, mode, lock_delay, voice, live, began };
+    // A store that is only just starting is waited for, as a lock is.
+    let patience =
+        if args.is_impatient() { Duration::ZERO } else { args.wait.unwrap_or(CONNECT_MAX) };
+    let builder = Keeper::builder().owner(owner(args)).connect_wait(patience);
     let keeper = tokio::select! {
-        keeper = Keeper::builder().owner(owner(args)).connect(&job.url) => keeper?,
+        keeper = builder.connect(&job.url) => keeper?,
+        never = job.tell_outage(patience) => match never {},
         signal = ears.interrupt() => return Ok(End::Signal(signal as i32)),
     };
     let end = job.under_lock(&keeper, &mut ears).await;
@@ -140,11 +161,42 @@ fn owner(args: &Run) -> Owner {
 }
 
 impl Job<'_> {
+    /// Says that the store is waited for, if that takes a while. Never ends.
+    async fn tell_outage(&self, patience: Duration) -> Infallible {
+        tokio::time::sleep(OUTAGE_TOLD).await;
+        let patience = duration::flag(patience);
+        self.voice
+            .note(&format!("the store cannot be reached yet; waiting for it up to {patience}"));
+        std::future::pending().await
+    }
+
     async fn under_lock(&self, keeper: &Keeper, ears: &mut Ears) -> Result<End, Failure> {
-        match self.turn(keeper, ears).await? {
-            Turn::Granted(guard) => self.hold(guard, ears).await,
-            Turn::NotAcquired => Ok(End::Code(self.args.conflict_exit_code)),
-            Turn::Interrupted(signal) => Ok(End::Signal(signal as i32)),
+        let mut asked = 0;
+        loop {
+            asked += 1;
+            let why = match self.turn(keeper, ears).await? {
+                Turn::Granted(guard) => return self.hold(guard, ears).await,
+                Turn::NotAcquired => return Ok(End::Code(self.args.conflict_exit_code)),
+                Turn::Interrupted(signal) => return Ok(End::Signal(signal as i32)),
+                Turn::Lost(why) => why,
+            };
+            if self.args.is_impatient() && asked == ASK_MAX {
+                let name = output::printable(self.args.name.as_str());
+                let what = format!(
+                    "`{name}` was lost {asked} times before the command was started: {why}"
+                );
+                return Err(Failure::new(exit_code::UNAVAILABLE, anyhow::Error::msg(what)));
+            }
+            // Nothing has run, so nothing is at risk.
+            tell_lost(self.voice, &self.args.name, why, None, Fate::NotStarted);
+        }
+    }
+
+    fn manner(&self, keeper: &Keeper) -> Manner {
+        match (self.args.unfair, keeper.capabilities().fair) {
+            (true, _) => Manner::Contend,
+            (_, true) => Manner::Queue,
+            (_, false) => Manner::NoLine,
         }
     }
 
@@ -173,27 +225,54 @@ impl Job<'_> {
 
     /// Waits for the lock, as long as is wanted and nobody interrupts.
     async fn turn(&self, keeper: &Keeper, ears: &mut Ears) -> Result<Turn, Failure> {
-        let (name, began) = (self.args.name.as_str(), Instant::now());
-        let mut waiting = Waiting::new(name, self.mode, self.voice, self.live);
-        let acquire = self.acquire(keeper).on_wait(waiting.ear());
+        let (name, manner) = (self.args.name.as_str(), self.manner(keeper));
+        let mut waiting = Waiting::new(name, self.mode, manner, self.voice, self.live);
+        let mut acquire = self.acquire(keeper).on_wait(waiting.ear());
+        if manner != Manner::Queue {
+            acquire = acquire.unfair();
+        }
         let acquired = tokio::select! {
             biased;
-            acquired = patiently(acquire, self.args) => acquired?,
+            acquired = self.patiently(acquire) => match acquired {
+                Err(Error::Lost { why, .. }) => return Ok(Turn::Lost(why)),
+                acquired => acquired?,
+            },
             signal = ears.interrupt() => return Ok(Turn::Interrupted(signal)),
             () = waiting.show() => None,
         };
         waiting.finish();
         let Some(guard) = acquired else {
-            self.not_acquired(keeper, began.elapsed()).await;
+            self.not_acquired(keeper, self.began.elapsed()).await;
             return Ok(Turn::NotAcquired);
         };
-        let waited = began.elapsed();
+        let waited = self.began.elapsed();
         // On a terminal the line that said so has just gone: the command speaks for itself.
         let words = (waiting.happened() && !waiting.is_live()).then(|| {
             format!("got `{}` after {}", output::printable(name), duration::exact(waited))
         });
         self.voice.tell(&event::granted(&guard, waited), words.as_deref());
-        Ok(Turn::Granted(guard))
+        // What we have said, or wiped from the terminal, comes before what the command says.
+        stderr::written(stderr::START_MAX).await;
+        Ok(match guard.health() {
+            // We were stopped just now.
+            Health::Lost(why) => Turn::Lost(why),
+            _ => Turn::Granted(guard),
+        })
+    }
+
+    /// Takes the lock with the patience that was asked for; `None` if that was not enough.
+    async fn patiently(&self, acquire: Acquire) -> Result<Option<Guard>, Error> {
+        let acquired = match self.args.wait {
+            _ if self.args.is_impatient() => acquire.try_now().await,
+            Some(wait) => acquire.wait(wait.saturating_sub(self.began.elapsed())).await.map(Some),
+            None => acquire.await.map(Some),
+        };
+        match acquired {
+            Err(Error::NotAcquired { .. }) => Ok(None),
+            // It was taken, and the store has heard a late copy of our question.
+            Err(Error::Store(e)) if e.trouble == Trouble::TicketClosed => Ok(None),
+            acquired => acquired,
+        }
     }
 
     async fn not_acquired(&self, keeper: &Keeper, waited: Duration) {
@@ -215,16 +294,10 @@ impl Job<'_> {
     /// Runs the command under the lock.
     async fn hold(&self, guard: Guard, ears: &mut Ears) -> Result<End, Failure> {
         terminal::stay_awake();
-        // What we have said, or wiped from the terminal, comes before what the command says.
-        stderr::written(stderr::START_MAX).await;
         let terminal = Terminal::open();
         let front = terminal.as_ref().is_some_and(Terminal::is_for_the_command);
-        if let Health::Lost(why) = guard.health() {
-            // We were stopped just now, and nothing has been started yet.
-            tell_lost(self.voice, guard.name(), why, Fate::NotStarted);
-            return Ok(End::Code(exit_code::LOCK_LOST));
-        }
-        let started = Child::start(&self.args.command, self.environment(&guard), front);
+        let kill_after = self.kill_after(&guard);
+        let started = Child::start(&self.args.command, self.environment(&guard), front, kill_after);
         let mut hold = Hold {
             child: started.map_err(cannot_start)?,
             guard: &guard,
@@ -233,8 +306,9 @@ impl Job<'_> {
             terminal,
             voice: self.voice,
             on_lost: self.args.on_lost,
-            kill_after: self.args.kill_after,
-            max_hold: self.max_hold(),
+            kill_after,
+            max_hold: self.args.max_hold,
+            held_until: self.held_until(),
             wants_terminal: front,
             without: false,
         };
@@ -245,7 +319,7 @@ impl Job<'_> {
                 let _ = timeout(RELEASE_MAX, guard.release()).await;
                 true
             }
-            Ending::Done => !self.release(guard, &mut child, without).await,
+            Ending::Done => !self.release(guard, &mut child, kill_after, without).await,
         };
         let status = child.reap().map_err(Failure::bug)?;
         if let Some(signal) = status.signal().filter(|_| had_terminal) {
@@ -254,18 +328,38 @@ impl Job<'_> {
         Ok(if lost { End::Code(exit_code::LOCK_LOST) } else { End::like(status) })
     }
 
-    fn environment(&self, guard: &Guard) -> Vec<(&'static str, String)> {
-        vec![
-            ("LOCKKEEPER_NAME", guard.name().to_string()),
-            ("LOCKKEEPER_FENCE", guard.fence().to_string()),
-            ("LOCKKEEPER_SEQUENCER", guard.sequencer().to_string()),
-            ("LOCKKEEPER_STORE", store::without_secrets(&self.url)),
-        ]
+    /// The time between SIGTERM and SIGKILL. Warns if the store keeps a lost lock closed for less
+    /// time than it was asked to.
+    fn kill_after(&self, guard: &Guard) -> Duration {
+        let (wanted, asked) = (self.args.kill_after, self.lock_delay);
+        let granted = guard.terms().lock_delay;
+        let kill_after = self.args.kill_after(granted);
+        if kill_after < wanted || self.args.lock_delay.is_some() && granted < asked {
+            let [granted, asked, left, wanted] =
+                [granted, asked, kill_after, wanted].map(duration::flag);
+            let mut words =
+                format!("this store keeps a lost lock closed for {granted}, not for {asked}");
+            if left != wanted {
+                words += &format!(": --kill-after is {left} instead of {wanted}");
+            }
+            self.voice.warn(&words);
+        }
+        kill_after
+    }
+
+    fn environment(&self, guard: &Guard) -> Vec<(&'static str, Option<String>)> {
+        let mut variables = vec![
+            ("LOCKKEEPER_NAME", Some(guard.name().to_string())),
+            ("LOCKKEEPER_FENCE", event::fence(guard).map(|fence| fence.to_string())),
+            ("LOCKKEEPER_SEQUENCER", Some(guard.sequencer().to_string())),
+        ];
+        variables.extend(store::for_the_command(&self.url, self.said));
+        variables
     }
 
     /// When the command has to be ended. The library's own limit lets go of the lock at once, while
     /// the command would still be ending; so it serves only where the command goes on anyway.
-    fn max_hold(&self) -> Moment {
+    fn held_until(&self) -> Moment {
         match (self.args.max_hold, self.args.on_lost) {
             (Some(max_hold), OnLost::Term) => Clock::system().now() + max_hold,
             _ => Moment::NEVER,
@@ -274,7 +368,13 @@ impl Job<'_> {
 
     /// Releases after the command has ended. Says whether its work was protected to the end, as
     /// far as anybody wants to know.
-    async fn release(&self, guard: Guard, child: &mut Child, without: bool) -> bool {
+    async fn release(
+        &self,
+        guard: Guard,
+        child: &mut Child,
+        kill_after: Duration,
+        without: bool,
+    ) -> bool {
         let name = self.args.name.clone();
         let released = timeout(RELEASE_MAX, guard.release()).await;
         let trouble = match released {
@@ -285,14 +385,14 @@ impl Job<'_> {
             Ok(Err(Error::Lost { .. })) if without => return true,
             Ok(Err(Error::Lost { why, .. })) => {
                 let ends = self.args.on_lost == OnLost::Term;
-                tell_lost(self.voice, &name, why, Fate::Over);
+                tell_lost(self.voice, &name, why, None, Fate::Over);
                 if ends {
                     // The command is gone, but it may have left others behind.
-                    child.end(self.args.kill_after).await;
+                    child.end(kill_after).await;
                 }
                 return !ends;
             }
-            Ok(Err(e)) => format!("{:#}", anyhow::Error::from(e)),
+            Ok(Err(e)) => output::printable(&failure::chain(&e.into())),
             Err(_) => format!("no answer within {RELEASE_MAX:?}"),
         };
         let name = output::printable(name.as_str());
@@ -300,20 +400,6 @@ impl Job<'_> {
             "`{name}` could not be released and stays closed until it expires: {trouble}"
         ));
         true
-    }
-}
-
-/// Takes the lock with the patience that was asked for; `None` if that was not enough.
-async fn patiently(acquire: Acquire, args: &Run) -> Result<Option<Guard>, Error> {
-    let acquire = match args.wait {
-        _ if args.is_impatient() => return acquire.try_now().await,
-        Some(wait) => acquire.wait(wait),
-        None => acquire,
-    };
-    match acquire.await {
-        Ok(guard) => Ok(Some(guard)),
-        Err(Error::NotAcquired { .. }) => Ok(None),
-        Err(e) => Err(e),
     }
 }
 

@@ -5,8 +5,11 @@
 //! between fork and exec, where only unsafe code could run. So lockkeeper starts itself, asks for
 //! it in safe code, and becomes the command by exec, which keeps the wish. That costs about a
 //! millisecond. (The kernel drops the wish when the command is a set-user-id program.)
+//!
+//! The [supervisor](crate::supervisor) is lockkeeper itself, too, and stays for as long as the
+//! command runs.
 
-use crate::{exit_code, output, suspend, terminal};
+use crate::{exit_code, output, supervisor, suspend, terminal};
 use nix::{
     sys::{
         prctl::set_pdeathsig,
@@ -19,9 +22,12 @@ use std::{
     io,
     os::unix::process::CommandExt as _,
     process::{Command, ExitCode},
+    str::FromStr,
+    time::Duration,
 };
 
 const CHILD: &str = "__child";
+const SUPERVISOR: &str = "__supervisor";
 const DIE: &str = "__die";
 
 /// This program, whatever has become of its file: a running program can be replaced by an upgrade.
@@ -39,6 +45,15 @@ pub(crate) fn start(command: &[OsString], front: bool) -> Command {
     start
 }
 
+/// What starts the [supervisor](crate::supervisor), in a process group of its own and in no folder
+/// of ours.
+pub(crate) fn supervisor(kill_after: Duration) -> Command {
+    let mut start = ourselves();
+    start.arg(SUPERVISOR).arg(kill_after.as_millis().to_string());
+    start.process_group(0).current_dir("/");
+    start
+}
+
 /// Ends this process by the signal, so that whoever waits for us sees it: a shell ends a script
 /// only if the program that Ctrl-C interrupted was really ended by it. Signals that were caught get
 /// their old meaning back by exec.
@@ -47,16 +62,22 @@ pub(crate) fn die_of(signal: Signal) {
     let _ = ourselves().arg(DIE).arg((signal as i32).to_string()).exec();
 }
 
-/// Does what we were started for, if it was one of the two above.
+/// Does what we were started for, if it was one of the three above.
 pub(crate) fn work(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     match arguments.nth(1)?.to_str()? {
         CHILD => Some(become_command(arguments)),
+        SUPERVISOR => Some(supervise(arguments)),
         DIE => Some(die(arguments)),
         _ => None,
     }
 }
 
-fn number(argument: Option<OsString>) -> Option<i32> {
+fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let kill_after = Duration::from_millis(number(arguments.next()).unwrap_or_default());
+    supervisor::supervise(kill_after)
+}
+
+fn number<T: FromStr>(argument: Option<OsString>) -> Option<T> {
     argument?.to_str()?.parse().ok()
 }
 
@@ -91,7 +112,7 @@ fn cannot_run(command: &OsStr, error: &io::Error) -> ExitCode {
 }
 
 fn die(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let signal = number(arguments.next()).unwrap_or_default();
+    let signal: i32 = number(arguments.next()).unwrap_or_default();
     if let Ok(signal) = Signal::try_from(signal) {
         let _ = raise(signal);
     }

@@ -4,6 +4,7 @@
 //! thread renews the lock and signals the command, so it must never wait for a reader. It puts
 //! messages into a bounded queue; when the queue is full, messages are dropped and counted.
 
+use crate::secrets;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use std::{
     collections::VecDeque,
@@ -46,7 +47,7 @@ pub(crate) fn say(text: impl Into<Vec<u8>>) {
 }
 
 fn put(message: Vec<u8>, room: usize) {
-    QUEUE.push(message, room);
+    QUEUE.push(secrets::hide(message), room);
     THREAD.get_or_init(start);
 }
 

@@ -9,10 +9,15 @@ use std::{
     time::Duration,
 };
 
-/// The URL of the store to use: the one that was said, or a file in the user's state folder.
+/// The variable that names the store.
+const VARIABLE: &str = "LOCKKEEPER_STORE";
+
+/// The URL of the store to use: the one that was said, or a file in the user's state folder. Paths
+/// in it are absolute, because the command may go to another folder and run lockkeeper there.
 pub(crate) fn url(said: Option<&str>) -> Result<String, Failure> {
     match said.filter(|url| !url.is_empty()) {
-        Some(url) => Ok(url.to_owned()),
+        Some(url) if url.starts_with("memory:") => Err(in_memory()),
+        Some(url) => Ok(lockkeeper::store::absolute(url)?),
         None => {
             let folder = state_folder(|name| env::var_os(name).map(PathBuf::from))?;
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
@@ -23,18 +28,39 @@ pub(crate) fn url(said: Option<&str>) -> Result<String, Failure> {
     }
 }
 
+fn in_memory() -> Failure {
+    let what =
+        "locks of memory:// are seen by one process alone: two runs would hold the same lock";
+    Failure::new(exit_code::CONFIGURATION, anyhow::Error::msg(what))
+        .hint("to share locks on this machine name a file, as in sqlite:locks.db, or no store")
+}
+
+/// What the command finds about the store. A lockkeeper that it runs is to use the same store, so
+/// the variable that was inherited stays, with its password. A password from the command line is not
+/// passed on: without it a server refuses, while without a URL a nested lockkeeper would quietly
+/// lock something else.
+pub(crate) fn for_the_command(
+    url: &str,
+    said: Option<&str>,
+) -> [(&'static str, Option<String>); 2] {
+    let open = without_secrets(url);
+    let inherited = said.is_some() && env::var(VARIABLE).ok().as_deref() == said;
+    let nested = if inherited { url.to_owned() } else { open.clone() };
+    [(VARIABLE, Some(nested)), ("LOCKKEEPER_STORE_URL", Some(open))]
+}
+
 /// Where the embedded store lives when nobody says otherwise.
 fn state_folder(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf, Failure> {
     // The XDG specification has relative paths ignored.
     let absolute = |name: &str| variable(name).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".local").join("state")));
-    match state {
-        Some(state) => Ok(state.join("lockkeeper")),
-        None => Err(unusable(anyhow::anyhow!(
-            "no place for the embedded store: neither XDG_STATE_HOME nor HOME is set"
-        ))),
-    }
+    let why = match (state, variable("HOME")) {
+        (Some(state), _) => return Ok(state.join("lockkeeper")),
+        (None, Some(home)) => format!("HOME is not an absolute path ({})", home.display()),
+        (None, None) => "neither XDG_STATE_HOME nor HOME is set".to_owned(),
+    };
+    Err(unusable(anyhow::anyhow!("no place for the embedded store: {why}")))
 }
 
 fn unusable(error: anyhow::Error) -> Failure {
@@ -77,14 +103,15 @@ fn is_secret(pair: &str) -> bool {
 /// `scheme://user:password@host` without the password. A password may contain nearly anything, also
 /// an `@` that should have been escaped: all up to the last one belongs to it.
 fn without_password(address: &str) -> String {
-    let Some((scheme, rest)) = address.split_once("://") else { return address.to_owned() };
+    let Some((scheme, rest)) = address.split_once(':') else { return address.to_owned() };
+    let (slashes, rest) = rest.strip_prefix("//").map_or(("", rest), |rest| ("//", rest));
     // These name files and maps, which have no passwords but may well have an `@`.
     if matches!(scheme, "sqlite" | "memory") {
         return address.to_owned();
     }
     match rest.rsplit_once('@').map(|(login, host)| (login.split_once(':'), host)) {
-        Some((Some(("", _)), host)) => format!("{scheme}://{host}"),
-        Some((Some((user, _)), host)) => format!("{scheme}://{user}@{host}"),
+        Some((Some(("", _)), host)) => format!("{scheme}:{slashes}{host}"),
+        Some((Some((user, _)), host)) => format!("{scheme}:{slashes}{user}@{host}"),
         _ => address.to_owned(),
     }
 }
@@ -123,6 +150,7 @@ mod tests {
             ("postgres://me:pw@host/db?ttl=3s", "postgres://me@host/db?ttl=3s"),
             ("postgres://me@host/db", "postgres://me@host/db"),
             ("redis://me:p@s/s:w@host", "redis://me@host"),
+            ("redis:me:pw@host", "redis:me@host"),
             ("etcd://a,b?password=x&ttl=3s", "etcd://a,b?ttl=3s"),
             ("etcd://a?Token=x", "etcd://a"),
             ("etcd://a?password_file=/run/pw", "etcd://a?password_file=/run/pw"),

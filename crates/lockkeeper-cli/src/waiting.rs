@@ -5,7 +5,7 @@
 //! wait sees nothing.
 
 use crate::{
-    event::{self, Event, Voice},
+    event::{self, Event, Manner, Voice},
     output, stderr, terminal,
 };
 use lockkeeper::{Mode, Wait};
@@ -27,6 +27,7 @@ type News = Option<(Wait, Instant)>;
 pub(crate) struct Waiting<'a> {
     name: &'a str,
     mode: Mode,
+    manner: Manner,
     voice: Voice,
     live: bool,
     /// What stands on the terminal.
@@ -38,11 +39,11 @@ pub(crate) struct Waiting<'a> {
 
 impl<'a> Waiting<'a> {
     /// A wait that may begin. `live` allows a line that is drawn over and over.
-    pub(crate) fn new(name: &'a str, mode: Mode, voice: Voice, live: bool) -> Self {
+    pub(crate) fn new(name: &'a str, mode: Mode, manner: Manner, voice: Voice, live: bool) -> Self {
         let plain = voice.quiet || voice.json || env::var_os("TERM").is_none_or(|t| t == "dumb");
         let live = live && !plain && io::stderr().is_terminal();
         let (drawn, said, news) = (String::new(), None, watch::Sender::new(None));
-        Self { name, mode, voice, live, drawn, said, news }
+        Self { name, mode, manner, voice, live, drawn, said, news }
     }
 
     /// What the library is to call with news.
@@ -110,8 +111,9 @@ impl<'a> Waiting<'a> {
 
     fn say(&self, wait: &Wait, age: Duration) {
         let holder = wait.holder.as_ref().map(Into::into);
-        let event = Event::Waiting { name: self.name, ahead: wait.ahead, holder };
-        let words = event::waiting_words(self.name, self.mode, wait, age);
+        let fair = self.manner == Manner::Queue;
+        let event = Event::Waiting { name: self.name, ahead: wait.ahead, fair, holder };
+        let words = event::waiting_words(self.name, self.mode, self.manner, wait, age);
         self.voice.tell(&event, Some(&words));
     }
 
@@ -120,7 +122,7 @@ impl<'a> Waiting<'a> {
         if !terminal::is_foreground(io::stderr()) {
             return;
         }
-        let words = event::waiting_words(self.name, self.mode, wait, age);
+        let words = event::waiting_words(self.name, self.mode, self.manner, wait, age);
         // The last column stays free: some terminals wrap when it is written to.
         let width =
             output::terminal_width(io::stderr()).map_or(79, |width| width.saturating_sub(1));

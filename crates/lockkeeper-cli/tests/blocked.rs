@@ -7,11 +7,12 @@ use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     sys::signal::Signal,
 };
+use std::time::{Duration, Instant};
 use std::{
     io::{PipeReader, PipeWriter, Write as _},
     process::{Command, Stdio},
 };
-use support::{Place, Running, eventually, evict_holder, is_alive};
+use support::{DEADLINE, Place, Running, eventually, evict_holder, is_alive};
 
 /// A pipe that is full. It stays so as long as the reader is not read from.
 fn full_pipe() -> (PipeReader, PipeWriter) {
@@ -119,4 +120,77 @@ fn a_stopped_terminal_does_not_keep_the_command_alive() {
     // Ctrl-Q, so that the terminal can end.
     terminal.write("\u{11}");
     assert_eq!(terminal.code(), 79);
+}
+
+#[test]
+fn a_stderr_that_is_closed_changes_nothing() {
+    let place = Place::new();
+    let script =
+        "\"$LK\" run --json a -- sh -c 'exit 7' 2>&-; echo $?; \"$LK\" run -vv a -- true 2>&-";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).env("LK", env!("CARGO_BIN_EXE_lockkeeper"));
+    let mut shell = Running::start(shell.env("LOCKKEEPER_STORE", place.url()));
+    assert_eq!(shell.line(), "7");
+    assert!(shell.wait().success());
+    // Nobody reads: every message is an error, and none of them matters.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut run = place.lockkeeper(&["run", "--json", "a", "--", "sh", "-c", "exit 7"]);
+    run.stdout(Stdio::piped()).stderr(writer);
+    assert_eq!(Running::spawn(&mut run).code(), 7);
+}
+
+#[test]
+fn a_full_stdout_belongs_to_the_command_alone() {
+    let place = Place::new();
+    let (_reader, writer) = full_pipe();
+    let flags = ["run", "--json", "--ttl", "1s", "--kill-after", "0.5", "a", "--"];
+    // The command cannot write, and is ended all the same.
+    let mut run = place.lockkeeper(&[&flags[..], &["sh", "-c", "echo $$ >&2; echo x"]].concat());
+    let mut run = run.stdout(writer).spawn().unwrap();
+    eventually(|| place.count("a", "holders") == 1);
+    evict_holder(&place, "a");
+    let began = Instant::now();
+    while run.try_wait().unwrap().is_none() {
+        assert!(began.elapsed() < DEADLINE, "blocked by a full stdout");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(run.wait().unwrap().code(), Some(79));
+}
+
+#[test]
+fn a_lock_lost_before_the_command_was_started_is_asked_for_again() {
+    let place = Place::new();
+    // A full stderr holds up the start of the command for a moment, in which we can stop lockkeeper.
+    for _ in 0..50 {
+        let (mut run, reader) =
+            start(&place, &["-vv", "--ttl", "1s", "--kill-after", "0.5"], "echo $$");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let keeper = lockkeeper::Keeper::connect(&place.url()).await.unwrap();
+            while keeper.look_at("a").await.unwrap().is_none_or(|l| l.holders().next().is_none()) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        run.signal(Signal::SIGSTOP);
+        // Has the lock been lost to the next before the command was started?
+        let next = place.assert(&["run", "a", "--", "true"]);
+        next.success();
+        let started = std::fs::read_dir("/proc").unwrap().flatten().any(|process| {
+            let stat = std::fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+            let parent =
+                stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
+            parent == Some(run.pid().as_raw())
+        });
+        drop(reader);
+        run.signal(Signal::SIGCONT);
+        if started {
+            run.code();
+            continue;
+        }
+        run.pid_line();
+        assert_eq!(run.code(), 0);
+        return;
+    }
+    panic!("lockkeeper could not be stopped in time");
 }

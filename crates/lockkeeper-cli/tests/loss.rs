@@ -2,9 +2,15 @@
 
 mod support;
 
-use nix::sys::signal::Signal;
-use std::time::{Duration, Instant};
-use support::{Place, Running, evict_holder, is_alive};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+use support::{Place, Running, eventually, evict_holder, is_alive};
 
 /// A lock that is lost quickly, and a command that has little time to end.
 const QUICK: [&str; 4] = ["--ttl", "1s", "--kill-after", "0.5"];
@@ -150,4 +156,91 @@ fn a_command_may_hold_the_lock_only_so_long() {
     assert!(!is_alive(command), "the lock is not given away before the command is gone");
     assert_eq!(holder.code(), 79);
     assert!(successor.wait().success());
+}
+
+/// The supervisor that lockkeeper has started.
+fn supervisor(of: Pid) -> Option<Pid> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let mut numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    numbers.find_map(|number| {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{number}/{file}")).ok();
+        let stat = read("stat")?;
+        let parent = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse::<i32>().ok()?;
+        let is_it = parent == of.as_raw() && read("cmdline")?.contains("__supervisor");
+        is_it.then(|| Pid::from_raw(number))
+    })
+}
+
+#[test]
+fn what_the_command_has_started_ends_before_the_next_holder_starts() {
+    let place = Place::new();
+    // The shell dies with lockkeeper. What it has started does not end when asked to.
+    let script = "(trap '' TERM; echo $(exec sh -c 'echo $PPID'); while :; do sleep 0.05; done); :";
+    let mut holder = place.start_script(&["--ttl", "2s", "--kill-after", "1s"], "a", script);
+    let grandchild = holder.pid_line();
+    let mut successor = place.start_script(&[], "a", "echo in");
+    place.await_waiters("a", 1);
+    holder.signal(Signal::SIGKILL);
+    assert_eq!(successor.line(), "in");
+    assert!(!is_alive(grandchild));
+    assert!(successor.wait().success());
+}
+
+#[test]
+fn a_grandchild_that_is_asked_can_put_things_in_order() {
+    let place = Place::new();
+    let inner = "trap 'echo tidy; exit' TERM; echo $$; while :; do sleep 0.05; done";
+    let script = format!("sh -c \"{}\"; :", inner.replace('$', "\\$"));
+    let mut holder = place.start_script(&["--kill-after", "30s"], "a", &script);
+    let grandchild = holder.pid_line();
+    holder.signal(Signal::SIGKILL);
+    assert_eq!(holder.line(), "tidy");
+    eventually(|| !is_alive(grandchild));
+}
+
+#[test]
+fn lockkeeper_killed_while_it_ends_the_command_leaves_no_more_time_than_there_was() {
+    let place = Place::new();
+    let script = "(trap 'echo asked' TERM; echo $(exec sh -c 'echo $PPID'); \
+                  while :; do sleep 0.05; done) & wait; wait";
+    let mut holder = place.start_script(&["--kill-after", "3s"], "a", script);
+    let grandchild = holder.pid_line();
+    let began = Instant::now();
+    evict_holder(&place, "a");
+    assert_eq!(holder.line(), "asked");
+    let asked = Instant::now();
+    std::thread::sleep(Duration::from_millis(1500));
+    holder.signal(Signal::SIGKILL);
+    eventually(|| !is_alive(grandchild));
+    // With all of kill-after from the kill on, it would be 4.5 s.
+    assert!(began.elapsed() >= Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(asked.elapsed() < Duration::from_millis(4400), "{:?}", asked.elapsed());
+}
+
+#[test]
+fn a_supervisor_outlives_what_is_sent_to_all_and_ends_with_lockkeeper() {
+    let place = Place::new();
+    let script = "sleep 1000 >/dev/null 2>&1 </dev/null & echo $!; read _ || :";
+    let mut holder = place.start_script(&[], "a", script);
+    let left_behind = holder.pid_line();
+    let supervisor = supervisor(holder.pid()).expect("a supervisor");
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT] {
+        kill(supervisor, signal).unwrap();
+    }
+    assert!(is_alive(supervisor));
+    assert!(holder.end().success());
+    eventually(|| !is_alive(supervisor));
+    // What the command leaves running when it ends by itself is left alone.
+    assert!(is_alive(left_behind));
+    kill(left_behind, Signal::SIGKILL).unwrap();
+}
+
+#[test]
+fn the_longest_time_is_named_when_it_is_over() {
+    let place = Place::new();
+    let flags = ["--max-hold", "0.2", "--kill-after", "1s"];
+    let mut holder = place.start_script(&flags, "a", "read _ || :");
+    assert_eq!(holder.code(), 79);
+    let said = holder.stderr();
+    assert_eq!(said, "lockkeeper: lost `a`: --max-hold 200ms is over; ending the command\n");
 }

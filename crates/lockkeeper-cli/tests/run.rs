@@ -45,15 +45,16 @@ fn arguments_reach_the_command_as_they_are() {
 fn the_command_finds_the_grant_in_its_environment() {
     let place = Place::new();
     let script = "printf '%s\\n' \"$LOCKKEEPER_NAME\" \"$LOCKKEEPER_FENCE\" \
-                  \"$LOCKKEEPER_SEQUENCER\" \"$LOCKKEEPER_STORE\"";
+                  \"$LOCKKEEPER_SEQUENCER\" \"$LOCKKEEPER_STORE\" \"$LOCKKEEPER_STORE_URL\"";
     let mut command = place.lockkeeper(&["run", "a b/ü", "--", "sh", "-c", script]);
     command.env("LOCKKEEPER_NAME", "inherited").env("LOCKKEEPER_FENCE", "0");
     command.env("LOCKKEEPER_STORE", format!("{}?ttl=20s", place.url()));
     let output = command.assert().success().get_output().clone();
     let text = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<&str> = text.lines().collect();
-    let [name, fence, sequencer, store] = lines[..] else { panic!("{text}") };
+    let [name, fence, sequencer, store, open] = lines[..] else { panic!("{text}") };
     assert_eq!((name, store), ("a b/ü", format!("{}?ttl=20s", place.url()).as_str()));
+    assert_eq!(store, open);
     let sequencer: lockkeeper::Sequencer = sequencer.parse().unwrap();
     assert_eq!(sequencer.fence(), fence.parse::<u64>().unwrap());
     assert_eq!(sequencer.name().as_str(), name);
@@ -92,13 +93,22 @@ fn nonsense_is_a_usage_error() {
         (&["run", "-w", "soon", "a", "true"], "250ms"),
         (&["run", "-E", "256", "a", "true"], "256"),
         (&["run", "--lock-delay", "5s", "a", "true"], "too short for --kill-after"),
-        (&["run", "--ttl", "1ms", "a", "true"], "ttl must be at least"),
+        (&["run", "--ttl", "1ms", "a", "true"], "'--ttl <TIME>': at least 100ms"),
+        (&["run", "--ttl", "0", "a", "true"], "'0' for '--ttl <TIME>'"),
+        (&["run", "--lock-delay", "25h", "a", "true"], "'--lock-delay <TIME>': at most 1day"),
+        (&["run", "-w", "-1", "a", "true"], "'-1' for '--wait <TIME>': write seconds"),
+        (&["run", "-w", "-1s", "a", "true"], "'-1s' for '--wait <TIME>': write seconds"),
+        (&["run", "--limit", "-1", "a", "true"], "'-1' for '--limit <N>'"),
+        (&["run", "--limit", "0", "a", "true"], "--limit must be at least 1"),
+        (&["run", "--", "echo", "hi"], "the name of the lock stands before the --"),
+        (&["run", "-w", "3", "--", "echo", "hi"], "run NAME -- COMMAND"),
         (&["run", "--tll", "1s", "a", "true"], "--ttl"),
         (&["walk"], "walk"),
         (&[], "Usage"),
     ] {
         let said = error(&place, arguments, 64);
         assert!(said.contains(says), "{arguments:?} says: {said}");
+        assert!(!said.contains("tip: to pass"), "{arguments:?} says: {said}");
     }
 }
 
@@ -142,6 +152,9 @@ fn without_a_store_locks_live_in_the_state_folder() {
     let state = place.path("state?100%");
     run().env("XDG_STATE_HOME", &state).env("LOCKKEEPER_STORE", "").assert().success();
     assert!(state.join("lockkeeper/locks.db").exists());
+    let relative = run().env("HOME", "home").assert().code(78).get_output().clone();
+    let said = String::from_utf8(relative.stderr).unwrap();
+    assert!(said.contains("HOME is not an absolute path (home)"), "{said}");
     let homeless = run().env_remove("HOME").assert().code(78).get_output().clone();
     let said = String::from_utf8(homeless.stderr).unwrap();
     assert!(said.contains("XDG_STATE_HOME") && said.contains("--store"), "{said}");
@@ -188,4 +201,108 @@ fn a_program_replaced_while_it_runs_can_still_start_its_command() {
     assert!(holder.end().success());
     assert_eq!(waiter.line(), "ran");
     assert!(waiter.wait().success());
+}
+
+#[test]
+fn a_relative_store_is_the_same_file_for_a_nested_run_in_another_folder() {
+    let place = Place::new();
+    let (one, two) = (place.path("one"), place.path("two & ?%"));
+    for folder in [&one, &two] {
+        fs::create_dir(folder).unwrap();
+    }
+    let lockkeeper = env!("CARGO_BIN_EXE_lockkeeper");
+    let nested = |name: &str| format!("cd '{}'; {lockkeeper} run -n {name} -- true", one.display());
+    let from = |flags: &[&str], variable: &str, name: &str| {
+        let mut run = place.lockkeeper(flags);
+        run.args(["run", "a", "--", "sh", "-c", &nested(name)]).current_dir(&two);
+        run.env("LOCKKEEPER_STORE", variable).output().unwrap().status.code()
+    };
+    for (flags, variable) in [
+        (&["--store", "sqlite:rel.db"][..], ""),
+        (&["--store", "sqlite://rel.db?ttl=9s"], "sqlite:other.db"),
+        (&[], "sqlite:./rel.db?ttl=9s"),
+    ] {
+        assert_eq!(from(flags, variable, "a"), Some(75), "{flags:?} {variable}");
+        assert_eq!(from(flags, variable, "b"), Some(0), "{flags:?} {variable}");
+    }
+    assert!(two.join("rel.db").exists() && !one.join("rel.db").exists());
+}
+
+#[test]
+fn a_store_in_the_memory_of_one_process_is_refused() {
+    let place = Place::new();
+    for verb in [&["run", "a", "--", "echo", "ran"][..], &["ls"], &["show", "a"]] {
+        let said = error(&place, &[&["--store", "memory://x"], verb].concat(), 78);
+        assert!(
+            said.contains("by one process alone") && said.contains("sqlite:locks.db"),
+            "{said}"
+        );
+    }
+    let none = error(&place, &["--store", "sqlite::memory:", "run", "a", "true"], 78);
+    assert!(none.contains("sqlite::memory:"), "{none}");
+    let tilde = error(&place, &["--store", "sqlite:~/locks.db", "run", "a", "true"], 78);
+    assert!(tilde.contains("only a shell knows ~"), "{tilde}");
+}
+
+#[test]
+fn a_password_is_never_repeated_wherever_its_url_stands() {
+    let place = Place::new();
+    let url = "redis://me:hunter2@127.0.0.1:1/0";
+    let (equals, short) = (format!("--stor={url}"), format!("-w{url}"));
+    for (arguments, code) in [
+        (&[url][..], 64),
+        (&[url, "ls"], 64),
+        (&["ls", "a", url], 64),
+        (&["show", url], 64),
+        (&["run", url, "--", "true"], 64),
+        (&["run", "a", "--ttl", url, "true"], 64),
+        (&["run", equals.as_str(), "a", "true"], 64),
+        (&["run", short.as_str(), "a", "true"], 64),
+        (&["--color", url, "ls"], 64),
+        (&["completions", url], 64),
+        (&["run", "a", "--", url], 127),
+        (&["--store", url, "ls"], 69),
+        (&["--store", "redis:me:hunter2@127.0.0.1:1", "run", "-n", "a", "--", "true"], 69),
+        (&["--store", "reddis://me:hunter2@h", "ls"], 78),
+        (&["-vv", "--store", url, "ls"], 69),
+    ] {
+        let said = error(&place, arguments, code);
+        assert!(!said.contains("hunter2"), "{arguments:?} says: {said}");
+    }
+    let named = error(&place, &["run", url, "--", "true"], 64);
+    assert!(named.contains("redis://me@127.0.0.1:1/0"), "{named}");
+    assert!(named.contains("name the store with --store"), "{named}");
+    place.assert(&["ls", url]).success().stdout("");
+}
+
+#[test]
+fn a_store_that_cannot_be_reached_is_unavailable() {
+    let place = Place::new();
+    let url = "redis://127.0.0.1:1";
+    let once = error(&place, &["--store", url, "run", "-n", "a", "--", "echo", "ran"], 69);
+    assert_eq!(once.matches("refused").count(), 1, "{once}");
+    assert!(once.contains("hint: is the store running"), "{once}");
+    let patient = error(&place, &["--store", url, "run", "-w", "0.2", "a", "--", "true"], 69);
+    assert!(patient.contains("refused"), "{patient}");
+    error(&place, &["--store", url, "ls"], 69);
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_no_success() {
+    let place = Place::new();
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = place.lockkeeper(&["show", "a"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(70));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("cannot write to stdout"));
+}
+
+#[test]
+fn a_name_is_taken_as_it_is() {
+    let place = Place::new();
+    let (mut holder, _) = place.hold(&[], "//a");
+    for other in ["/a", "a", "//a/", "//A"] {
+        place.assert(&["run", "-n", other, "--", "true"]).success();
+    }
+    place.assert(&["run", "-n", "//a", "--", "true"]).code(75);
+    assert!(holder.end().success());
 }

@@ -40,21 +40,8 @@ impl fmt::Display for Unavailable {
 /// Works as root on Debian and its kin. Services are kept from starting on their own.
 #[must_use = "tells which stores are still missing"]
 pub fn install_missing(recipes: &[Recipe]) -> Vec<Unavailable> {
-    let missing = recipes.iter().filter(|recipe| !recipe.is_installed());
-    let (in_roots, here): (Vec<&Recipe>, _) = missing.partition(|recipe| recipe.place().is_some());
-    let mut unavailable = install_here(&here);
-    // Afterwards, because making a root may have to install something here.
-    unavailable.extend(in_roots.into_iter().filter_map(|recipe| {
-        let root = recipe.place()?;
-        let installed = root.install(recipe.packages, || recipe.is_installed());
-        Some(lacking(recipe, &installed.err()?))
-    }));
-    unavailable
-}
-
-/// Those that come from the machine's own packages.
-fn install_here(recipes: &[&Recipe]) -> Vec<Unavailable> {
-    if recipes.is_empty() {
+    let missing: Vec<&Recipe> = recipes.iter().filter(|recipe| !recipe.is_installed()).collect();
+    if missing.is_empty() {
         return Vec::new();
     }
     let apt = Apt::open();
@@ -62,10 +49,13 @@ fn install_here(recipes: &[&Recipe]) -> Vec<Unavailable> {
         Ok(apt) => apt.install(recipe.packages, || recipe.is_installed()),
         Err(error) => bail!("{error:#}"),
     };
-    recipes.iter().filter_map(|recipe| Some(lacking(recipe, &install(recipe).err()?))).collect()
+    missing
+        .into_iter()
+        .filter_map(|recipe| Some(unavailable(recipe, &install(recipe).err()?)))
+        .collect()
 }
 
-fn lacking(recipe: &Recipe, error: &anyhow::Error) -> Unavailable {
+fn unavailable(recipe: &Recipe, error: &anyhow::Error) -> Unavailable {
     let program = recipe.first_missing().unwrap_or(recipe.name);
     let reason = format!("{program} is not installed, and {error:#}");
     Unavailable { store: recipe.name, reason }
@@ -108,7 +98,7 @@ impl Apt {
     }
 }
 
-pub(crate) fn check_permitted(is_root: bool, has_apt: bool) -> Result<()> {
+fn check_permitted(is_root: bool, has_apt: bool) -> Result<()> {
     ensure!(has_apt, "there is no apt-get on this system to install it with");
     ensure!(is_root, "only root can install it");
     Ok(())
@@ -184,7 +174,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_named_with_the_reason() {
         let recipe = Recipe { programs: &["sh", "no-such-server"], ..REDIS };
-        let missing = lacking(&recipe, &anyhow::anyhow!("only root can install it"));
+        let missing = unavailable(&recipe, &anyhow::anyhow!("only root can install it"));
         assert_eq!(
             missing.to_string(),
             "redis: no-such-server is not installed, and only root can install it"

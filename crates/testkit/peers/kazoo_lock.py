@@ -11,9 +11,8 @@
 | `remove PATH` | `removed`, with all that is below it |
 | `contenders NAME` | `contenders` and the identifiers of those it sees in the line |
 
-STYLE is `plain` for kazoo's lock as it is, `told` for the same lock with Curator's names told to it as a
-further pattern, or `curator` for one that names its nodes as Curator does. It says `ready` first, and
-ends with its input.
+STYLE is `kazoo` for kazoo's own names, with ours told to it as a further pattern, or `curator` for
+the names of Curator. It says `ready` first, and ends with its input.
 """
 
 import logging
@@ -39,8 +38,7 @@ class Taker(taker.Taker):
     def lock(self, name):
         if self.style == "curator":
             return CuratorLock(self.client, name, "theirs")
-        patterns = ["-lock-"] if self.style == "told" else []
-        return Lock(self.client, name, "theirs", extra_lock_patterns=patterns)
+        return Lock(self.client, name, "theirs", extra_lock_patterns=["-lock-"])
 
     def release(self):
         self.held.release()

@@ -23,13 +23,13 @@ pub fn all() -> Vec<Subject> {
     let mut all = vec![Subject::memory(), Subject::sqlite()];
     all.extend(redis());
     all.extend(postgres());
-    all.extend(mysql());
+    all.push(mariadb());
     all.extend(etcd());
     all.extend(zookeeper());
     all
 }
 
-/// Redis in every topology, and Valkey.
+/// Redis in every topology.
 #[must_use]
 pub fn redis() -> Vec<Subject> {
     let can = Capabilities { durable: true, ..Capabilities::LINES };
@@ -44,7 +44,6 @@ pub fn redis() -> Vec<Subject> {
         of(servers::REDIS_TLS),
         of(servers::REDIS_SENTINEL),
         of(servers::REDIS_CLUSTER).sharded(),
-        of(servers::VALKEY),
         with(of_redlock.across_processes().sharded(), redlock::own_cases()),
     ]
 }
@@ -60,12 +59,11 @@ pub fn postgres() -> Vec<Subject> {
     ]
 }
 
-/// MariaDB, and MySQL itself.
+/// MariaDB, which stands for MySQL too.
 #[must_use]
-pub fn mysql() -> Vec<Subject> {
+pub fn mariadb() -> Subject {
     let can = Capabilities { durable: true, ..Capabilities::LINES };
-    let of = |recipe| subject(recipe, can, "prefix=", &[]).across_processes();
-    vec![of(servers::MARIADB), of(servers::MYSQL)]
+    subject(servers::MARIADB, can, "prefix=", &[]).across_processes()
 }
 
 /// etcd, alone and as a cluster. A lease of etcd lives for two seconds at least.
@@ -86,7 +84,6 @@ pub fn zookeeper() -> Vec<Subject> {
         at_least: false,
         sessions_shared: false,
         durable: true,
-        renewal_shows_tickets: true,
         ..Capabilities::LINES
     };
     let of =
@@ -117,8 +114,8 @@ fn subject(
             Ok(Site::url(url))
         }
     });
-    match recipe.obstacle() {
-        Some(obstacle) => subject.unavailable(obstacle),
+    match recipe.first_missing() {
+        Some(missing) => subject.unavailable(format!("{missing} is not installed")),
         None => subject,
     }
 }

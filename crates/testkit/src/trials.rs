@@ -26,7 +26,8 @@ where
 /// What this recipe lacks on this machine.
 #[must_use]
 pub fn lacks(recipe: &Recipe) -> Option<Unavailable> {
-    Some(Unavailable { store: recipe.name, reason: recipe.obstacle()? })
+    let missing = recipe.first_missing()?;
+    Some(Unavailable { store: recipe.name, reason: format!("{missing} is not installed") })
 }
 
 /// Runs the tests as a test program. If something is missing they are ignored with the reason, or failed

@@ -65,11 +65,10 @@ pub(crate) const ALL: &[Bench] = &[
         run: postgres::run,
     },
     Bench {
-        name: "mariadb",
+        name: "mysql",
         what: "lock and release beside a bare lock table of MariaDB, and turns in a line",
-        run: mysql::mariadb,
+        run: mysql::run,
     },
-    Bench { name: "mysql", what: "the same on MySQL itself", run: mysql::mysql },
     Bench {
         name: "etcd-pairs",
         what: "lock and release on etcd, beside a bare transaction and a delete",

@@ -1,0 +1,140 @@
+//! The supervisor: a small process that ends the command's process group when lockkeeper is killed.
+//!
+//! The kernel kills the command with lockkeeper (see [`shim`]), but not the processes that the
+//! command has started. The supervisor reads a pipe whose only writer is lockkeeper, so it sees the
+//! end of the pipe when lockkeeper is gone, however it died. It then ends the group as lockkeeper
+//! does: SIGTERM, and SIGKILL after kill-after. The lock outlives lockkeeper by its TTL and the
+//! lock-delay, which is longer than kill-after, so the group is gone before the next holder starts.
+//!
+//! The number of the group can belong to other processes only after the group has become empty. The
+//! supervisor looks whether anybody lives in the group before each signal, and ends once it is empty.
+
+use crate::{procfs, shim};
+use lockkeeper::clock::{Clock, Moment};
+use nix::{
+    sys::signal::{SigSet, Signal, killpg},
+    unistd::Pid,
+};
+use std::{
+    io::{self, BufRead, PipeWriter, Write as _},
+    process::{ExitCode, Stdio},
+    thread,
+    time::Duration,
+};
+
+/// From one look at the group to the next.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Lockkeeper's end of the pipe. Dropped without [`done`](Self::done), it has the group ended.
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    orders: PipeWriter,
+}
+
+impl Supervisor {
+    /// Starts the process. It has a process group of its own, which no terminal sends signals to,
+    /// and keeps neither a stream nor a folder of ours open.
+    pub(crate) fn start(kill_after: Duration) -> io::Result<Self> {
+        let (reader, orders) = io::pipe()?;
+        let mut process = shim::supervisor(kill_after);
+        process.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        Ok(Self { orders })
+    }
+
+    /// Names the group to end.
+    pub(crate) fn watch(&self, group: Pid) {
+        self.order(&format!("watch {group}"));
+    }
+
+    /// Says that lockkeeper is ending the group itself, within this time. If lockkeeper is killed
+    /// meanwhile, the group gets no more time than that.
+    pub(crate) fn ends_within(&self, grace: Duration) {
+        self.order(&format!("grace {}", grace.as_millis()));
+    }
+
+    /// Says that the command has ended: what it has left running is left alone.
+    pub(crate) fn done(&self) {
+        self.order("done");
+    }
+
+    fn order(&self, order: &str) {
+        // It is so short that the pipe always has room. Without a supervisor there is no reader.
+        let _ = (&self.orders).write_all(format!("{order}\n").as_bytes());
+    }
+}
+
+/// The supervisor's work: waits for the end of the pipe, then ends the group.
+pub(crate) fn supervise(kill_after: Duration) -> ExitCode {
+    // Who ends everything that belongs to a service begins with SIGTERM. We are needed after that.
+    let _ = SigSet::all().thread_block();
+    if let Some(Orders { group: Some(group), until }) = Orders::read(io::stdin().lock()) {
+        end(group, until.min(Clock::system().now() + kill_after));
+    }
+    ExitCode::SUCCESS
+}
+
+/// What lockkeeper has said before it was gone.
+#[derive(Debug, PartialEq)]
+struct Orders {
+    group: Option<Pid>,
+    /// When the group has to be gone at the latest.
+    until: Moment,
+}
+
+impl Orders {
+    /// Reads up to the end of the pipe; `None` if there is nothing to do.
+    fn read(pipe: impl BufRead) -> Option<Self> {
+        let mut orders = Self { group: None, until: Moment::NEVER };
+        for line in pipe.lines() {
+            let Ok(line) = line else { break };
+            match line.split_once(' ') {
+                Some(("watch", group)) => orders.group = group.parse().ok().map(Pid::from_raw),
+                Some(("grace", ms)) => {
+                    let grace = Duration::from_millis(ms.parse().unwrap_or(0));
+                    orders.until = Clock::system().now() + grace;
+                }
+                _ => return None,
+            }
+        }
+        Some(orders)
+    }
+}
+
+fn end(group: Pid, until: Moment) {
+    let clock = Clock::system();
+    let signal = |signal| {
+        if procfs::is_alive(group) {
+            let _ = killpg(group, signal);
+        }
+    };
+    if clock.now() < until {
+        signal(Signal::SIGTERM);
+        // A stopped process gets the signal only when it is continued.
+        signal(Signal::SIGCONT);
+    }
+    while clock.now() < until && procfs::is_alive(group) {
+        thread::sleep(LOOK);
+    }
+    signal(Signal::SIGKILL);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_that_ends_without_a_word_has_the_group_ended() {
+        let read = |text: &str| Orders::read(text.as_bytes());
+        let group = Some(Pid::from_raw(42));
+        assert_eq!(read("watch 42\n"), Some(Orders { group, until: Moment::NEVER }));
+        let late = read("watch 42\ngrace 0\n").unwrap();
+        assert!(late.group == group && late.until <= Clock::system().now());
+        assert_eq!(read(""), Some(Orders { group: None, until: Moment::NEVER }));
+    }
+
+    #[test]
+    fn a_command_that_has_ended_leaves_nothing_to_do() {
+        assert_eq!(Orders::read("watch 42\ndone\n".as_bytes()), None);
+        assert_eq!(Orders::read("watch 42\ngrace 500\ndone\n".as_bytes()), None);
+    }
+}
