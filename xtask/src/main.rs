@@ -16,6 +16,9 @@ usage: cargo xtask COMMAND
 commands
   test [ARGS...]         install missing servers, then run every test;
                          ARGS go to the test programs
+  test --newest [ARGS...]
+                         the same on the newest version of every server, from roots
+                         of Debian's next release (root only)
   stores up [NAME...]    start servers to try things out with; without NAME, all of them
   stores down            stop them
   stores list            show what runs, and where
@@ -25,6 +28,8 @@ commands
 
 environment
   LOCKKEEPER_REQUIRE     the stores whose absence is a failure: names, or `all`
+  LOCKKEEPER_SERVERS     `newest` is what --newest does
+  LOCKKEEPER_ROOTS       the folder of those roots; /var/cache/lockkeeper/roots if not set
 ";
 
 /// What a shell expects of a command that was called the wrong way.
@@ -41,6 +46,7 @@ fn main() -> ExitCode {
 
 fn run(words: &[&str]) -> Result<ExitCode> {
     match words {
+        ["test", "--newest", args @ ..] => test::run_newest(args),
         ["test", args @ ..] => test::run(args),
         ["stores", "up", names @ ..] => stores::up(names),
         ["stores", "down"] => stores::down(),

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every test, against real servers.
 
-use std::process::ExitCode;
+use std::env;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Result, ensure};
 use servers::{Recipe, Require, Unavailable};
@@ -21,6 +22,13 @@ pub(crate) fn run(args: &[&str]) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The same in a process whose environment asks for the newest servers.
+pub(crate) fn run_newest(args: &[&str]) -> Result<ExitCode> {
+    let mut again = Command::new(env::current_exe()?);
+    again.arg("test").args(args).env(Recipe::VERSIONS, "newest");
+    workspace::run(&mut again)
 }
 
 /// The calls of cargo. The conformance suite comes last, so that its report is what one sees.
@@ -54,7 +62,9 @@ fn intent(recipe: &Recipe, require: &Require) -> String {
     if recipe.is_installed() {
         return format!("is installed ({need})");
     }
-    format!("is missing ({need}): will install {}", recipe.packages.join(" "))
+    let place = recipe.place().map(|root| format!(" in the root {}", root.name));
+    let packages = recipe.packages.join(" ");
+    format!("is missing ({need}): will install {packages}{}", place.unwrap_or_default())
 }
 
 /// Tells what is still missing; an error if something is that must not be.

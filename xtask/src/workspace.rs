@@ -15,14 +15,16 @@ pub(crate) fn root() -> PathBuf {
     here.parent().map(PathBuf::from).unwrap_or(here)
 }
 
-/// Runs cargo in the workspace; its words and its exit code are ours.
+/// Runs cargo in the workspace.
 pub(crate) fn cargo(args: &[&str]) -> Result<ExitCode> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args(args)
-        .current_dir(root())
-        .status()
-        .context("cargo cannot be run")?;
+    run(Command::new(cargo).args(args).current_dir(root()))
+}
+
+/// Runs a command; its words and its exit code are ours.
+pub(crate) fn run(command: &mut Command) -> Result<ExitCode> {
+    let program = command.get_program().display().to_string();
+    let status = command.status().with_context(|| format!("{program} cannot be run"))?;
     Ok(ExitCode::from(exit_code(status)))
 }
 

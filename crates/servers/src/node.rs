@@ -15,9 +15,9 @@ use nix::unistd::Pid;
 use crate::clock::Clock;
 use crate::detached::Mark;
 use crate::poll::poll;
+use crate::procfs;
 use crate::recipe::{Process, Recipe, Site};
 use crate::spawn::{Lifetime, command, spawn};
-use crate::{procfs, program};
 
 /// How long a server may take to end in good order before it is killed.
 pub(crate) const STOP_WITHIN: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ const LOG_TAIL_LINES: usize = 20;
 pub struct Node {
     process: Process,
     program: PathBuf,
-    folder: PathBuf,
+    site: Site,
     stop: Signal,
     ready_within: Duration,
     lifetime: Lifetime,
@@ -48,12 +48,11 @@ impl Node {
         process: Process,
         lifetime: Lifetime,
     ) -> Result<Self> {
-        let program = program::find(process.program, recipe.folders)
-            .with_context(|| format!("{} is not installed", process.program))?;
+        let program = site.find(process.program, recipe.folders)?;
         Ok(Self {
             process,
             program,
-            folder: site.folder.clone(),
+            site: site.clone(),
             stop: recipe.stop,
             ready_within: recipe.ready_within,
             lifetime,
@@ -64,7 +63,8 @@ impl Node {
 
     /// Gives it a clock that can be moved, from its next start on.
     pub(crate) fn go_by_a_clock(&mut self, library: &Path) -> Result<()> {
-        let clock = Clock::new(library, self.folder.join(format!("{}.clock", self.process.name)))?;
+        let clock =
+            Clock::new(library, self.site.folder.join(format!("{}.clock", self.process.name)))?;
         self.process.env.extend(clock.environment());
         self.clock = Some(clock);
         Ok(())
@@ -186,11 +186,11 @@ impl Node {
     pub(crate) fn start(&mut self) -> Result<()> {
         ensure!(self.pid().is_none(), "{} is up already", self.process.name);
         let log = File::options().create(true).append(true).open(self.log())?;
-        let mut command = command(&self.program, self.lifetime, self.process.user);
+        let mut command = command(&self.site, &self.program, self.lifetime, self.process.user);
         command
             .args(&self.process.args)
             .envs(self.process.env.iter().map(|(name, value)| (name, value)))
-            .current_dir(&self.folder)
+            .current_dir(&self.site.folder)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -254,7 +254,7 @@ impl Node {
     }
 
     fn log(&self) -> PathBuf {
-        self.folder.join(format!("{}.log", self.process.name))
+        self.site.folder.join(format!("{}.log", self.process.name))
     }
 }
 

@@ -11,13 +11,14 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use nix::sys::signal::Signal;
-use nix::unistd::{User, geteuid};
+use nix::unistd::geteuid;
 
+use crate::certificates;
 use crate::recipe::{Process, Recipe, Site};
+use crate::root::NEWEST;
 use crate::spawn::{Lifetime, command};
-use crate::{certificates, program};
 
 const USER: &str = "postgres";
 
@@ -39,6 +40,8 @@ pub const POSTGRES: Recipe = Recipe {
     packages: &["postgresql"],
     programs: &["postgres", "initdb"],
     folders: FOLDERS,
+    root: None,
+    newest: Some(NEWEST),
     ports: 1,
     stop: Signal::SIGINT,
     ready_within: Duration::from_secs(60),
@@ -72,7 +75,7 @@ pub const POSTGRES_TLS: Recipe = Recipe {
         let data = site.folder.join("data");
         for file in ["server.pem", "server.key", "ca.pem"] {
             fs::copy(site.folder.join(file), data.join(file))?;
-            give(&data.join(file))?;
+            give(site, &data.join(file))?;
         }
         // The server refuses a key that others can read.
         fs::set_permissions(data.join("server.key"), fs::Permissions::from_mode(0o600))?;
@@ -95,9 +98,9 @@ fn url(port: u16) -> String {
 }
 
 fn server(site: &Site, port: u16) -> Result<Process> {
-    give(&site.folder)?;
-    let initdb = program::find("initdb", FOLDERS).context("initdb is not installed")?;
-    let made = command(&initdb, Lifetime::Detached, Some(USER))
+    give(site, &site.folder)?;
+    let initdb = site.find("initdb", FOLDERS)?;
+    let made = command(site, &initdb, Lifetime::Detached, Some(USER))
         .args(["--pgdata=data", "--auth=trust", "--username=postgres", "--encoding=UTF8"])
         .args(["--locale=C", "--no-sync", "--no-instructions"])
         .current_dir(&site.folder)
@@ -146,12 +149,12 @@ fn process(name: &str, program: &'static str, args: Vec<OsString>, port: u16) ->
 }
 
 /// Makes this the server's own, if the server will not be us.
-fn give(path: &Path) -> Result<()> {
+fn give(site: &Site, path: &Path) -> Result<()> {
     if !geteuid().is_root() {
         return Ok(());
     }
-    let user = User::from_name(USER)?.with_context(|| format!("there is no user {USER}"))?;
-    chown(path, Some(user.uid.as_raw()), Some(user.gid.as_raw()))?;
+    let (user, group) = site.user(USER)?;
+    chown(path, Some(user), Some(group))?;
     Ok(())
 }
 

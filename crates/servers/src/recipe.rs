@@ -1,14 +1,17 @@
 //! What there is to know about one kind of server.
 
+use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use nix::sys::signal::Signal;
+use nix::unistd::User;
 
 use crate::program;
+use crate::root::Root;
 
 /// How one store is installed, started, probed and stopped.
 ///
@@ -24,6 +27,10 @@ pub struct Recipe {
     pub programs: &'static [&'static str],
     /// Where those files may lie besides `PATH`.
     pub folders: &'static [&'static str],
+    /// The root from which it always comes; `None` if it is the machine's own.
+    pub root: Option<Root>,
+    /// The root from which the newest version comes, for those who ask for that.
+    pub newest: Option<Root>,
     /// How many local ports it needs.
     pub ports: usize,
     /// The signal that makes it end in good order.
@@ -44,16 +51,43 @@ pub struct Recipe {
 }
 
 impl Recipe {
+    /// The environment variable that moves every server to its newest version if it is `newest`.
+    pub const VERSIONS: &str = "LOCKKEEPER_SERVERS";
+
     /// Whether everything it needs is on this machine.
     #[must_use]
     pub fn is_installed(&self) -> bool {
-        self.first_missing().is_none()
+        self.obstacle().is_none()
     }
 
     /// The first of its programs that is nowhere to be found.
     #[must_use]
     pub fn first_missing(&self) -> Option<&'static str> {
-        self.programs.iter().copied().find(|name| program::find(name, self.folders).is_none())
+        let is_missing = |name: &&str| find(self.place(), name, self.folders).is_none();
+        self.programs.iter().copied().find(is_missing)
+    }
+
+    /// Why it cannot be started on this machine, in a few words; `None` if it can.
+    #[must_use]
+    pub fn obstacle(&self) -> Option<String> {
+        let missing = self.first_missing().map(|name| format!("{name} is not installed"));
+        let forbidden = || self.place().and_then(|_| Root::check_usable().err());
+        missing.or_else(|| forbidden().map(|error| error.to_string()))
+    }
+
+    /// The root from which it is started; `None` for the machine itself.
+    #[must_use]
+    pub fn place(&self) -> Option<Root> {
+        let newest = || env::var_os(Self::VERSIONS).is_some_and(|versions| versions == "newest");
+        self.root.or_else(|| self.newest.filter(|_| newest()))
+    }
+}
+
+/// The file of this name on the machine, or inside a root.
+fn find(root: Option<Root>, name: &str, folders: &[&str]) -> Option<PathBuf> {
+    match root {
+        Some(root) => root.find(name, folders),
+        None => program::find(name, folders),
     }
 }
 
@@ -64,6 +98,24 @@ pub struct Site {
     pub folder: PathBuf,
     /// As many free ports of 127.0.0.1 as the recipe asked for.
     pub ports: Vec<u16>,
+    /// The root from which the processes are started; `None` for the machine itself.
+    pub root: Option<Root>,
+}
+
+impl Site {
+    /// The program of this name, where the processes are started.
+    pub(crate) fn find(&self, name: &str, folders: &[&str]) -> Result<PathBuf> {
+        find(self.root, name, folders).with_context(|| format!("{name} is not installed"))
+    }
+
+    /// The ids of a user and its group, where the processes are started.
+    pub(crate) fn user(&self, name: &str) -> Result<(u32, u32)> {
+        if let Some(root) = self.root {
+            return root.user(name);
+        }
+        let user = User::from_name(name)?.with_context(|| format!("there is no user {name}"))?;
+        Ok((user.uid.as_raw(), user.gid.as_raw()))
+    }
 }
 
 /// Answers whether a server can be used; the error says what is still amiss.

@@ -16,6 +16,7 @@ use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 
 use crate::recipe::{Process, Recipe, Site};
+use crate::root::NEWEST;
 
 pub use cluster::REDIS_CLUSTER;
 pub use sentinel::REDIS_SENTINEL;
@@ -29,6 +30,8 @@ pub const REDIS: Recipe = Recipe {
     packages: &["redis-server"],
     programs: &["redis-server"],
     folders: &[],
+    root: None,
+    newest: Some(NEWEST),
     ports: 1,
     stop: Signal::SIGTERM,
     ready_within: Duration::from_secs(60),
@@ -45,6 +48,22 @@ pub const REDIS_DURABLE: Recipe = Recipe {
     processes: |site| {
         let settings = "appendonly yes\nappendfsync always\n";
         Ok(vec![server(site, "redis", site.ports[0], settings)?])
+    },
+    ..REDIS
+};
+
+/// A single Valkey server without persistence.
+///
+/// Its only node is `valkey`.
+pub const VALKEY: Recipe = Recipe {
+    name: "valkey",
+    packages: &["valkey-server"],
+    programs: &["valkey-server"],
+    root: Some(NEWEST),
+    newest: None,
+    processes: |site| {
+        let server = server(site, "valkey", site.ports[0], "")?;
+        Ok(vec![Process { program: "valkey-server", ..server }])
     },
     ..REDIS
 };

@@ -57,7 +57,7 @@ impl Recipe {
     fn start_in_a_folder(&self, prepare: fn(&mut Running) -> Result<()>) -> Result<Running> {
         retry_lost_ports(|| {
             let folder = TempDir::with_prefix(format!("lockkeeper-{}-", self.name))?;
-            let site = Site::with_free_ports(folder.path(), self.ports)?;
+            let site = Site::with_free_ports(folder.path(), self)?;
             let mut running = Running::new(self, site, Lifetime::WithUs, Some(folder))?;
             prepare(&mut running)?;
             running.launch()
@@ -75,7 +75,7 @@ impl Recipe {
                 fs::remove_dir_all(folder)?;
             }
             fs::create_dir_all(folder)?;
-            let site = Site::with_free_ports(folder, self.ports)?;
+            let site = Site::with_free_ports(folder, self)?;
             Running::new(self, site, Lifetime::Detached, None)?.launch()
         })?;
         running.detach()
@@ -106,8 +106,9 @@ fn is_taken(error: &anyhow::Error) -> bool {
 }
 
 impl Site {
-    fn with_free_ports(folder: &Path, count: usize) -> Result<Self> {
-        Ok(Self { folder: folder.to_owned(), ports: ports::free(count)? })
+    fn with_free_ports(folder: &Path, recipe: &Recipe) -> Result<Self> {
+        let ports = ports::free(recipe.ports)?;
+        Ok(Self { folder: folder.to_owned(), ports, root: recipe.place() })
     }
 }
 

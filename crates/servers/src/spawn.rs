@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use nix::unistd::geteuid;
 
 use crate::program;
+use crate::recipe::Site;
 
 /// What becomes of a child when this program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +28,14 @@ pub(crate) enum Lifetime {
 /// and exec is unsafe code. util-linux's `setpriv` asks for it and then becomes the program, under
 /// the same process id.
 ///
-/// It also becomes another user on the way, if one is given and we are root.
-pub(crate) fn command(program: &Path, lifetime: Lifetime, user: Option<&str>) -> Command {
+/// It also becomes another user on the way, if one is given and we are root, and enters the site's
+/// root before that, if there is one.
+pub(crate) fn command(
+    site: &Site,
+    program: &Path,
+    lifetime: Lifetime,
+    user: Option<&str>,
+) -> Command {
     let mut options: Vec<String> = Vec::new();
     if let Some(user) = user.filter(|_| geteuid().is_root()) {
         options.extend([format!("--reuid={user}"), format!("--regid={user}")]);
@@ -37,11 +44,19 @@ pub(crate) fn command(program: &Path, lifetime: Lifetime, user: Option<&str>) ->
     if lifetime == Lifetime::WithUs && *SETPRIV {
         options.extend(["--pdeathsig", "KILL"].map(str::to_owned));
     }
-    if options.is_empty() {
-        return Command::new(program);
+    let Some(root) = site.root else {
+        if options.is_empty() {
+            return Command::new(program);
+        }
+        let mut command = Command::new("setpriv");
+        command.args(options).arg(program);
+        return command;
+    };
+    let mut command = root.command(Some(&site.folder));
+    if !options.is_empty() {
+        command.arg("setpriv").args(options);
     }
-    let mut command = Command::new("setpriv");
-    command.args(options).arg(program);
+    command.arg(program);
     command
 }
 

@@ -17,6 +17,7 @@ use nix::sys::signal::Signal;
 
 use crate::certificates;
 use crate::recipe::{Process, Recipe, Site};
+use crate::root::NEWEST;
 use crate::running::Running;
 use crate::way::Way;
 
@@ -42,6 +43,8 @@ pub const ZOOKEEPER: Recipe = Recipe {
     packages: &["zookeeper", "default-jre-headless"],
     programs: &["java", ARCHIVE, LOGGER, NETTY],
     folders: &[FOLDER],
+    root: None,
+    newest: Some(NEWEST),
     ports: 1,
     stop: Signal::SIGTERM,
     ready_within: Duration::from_secs(60),
@@ -98,6 +101,18 @@ pub const ZOOKEEPER_TLS: Recipe = Recipe {
         let (ca, certificate, key) = (file("ca.pem"), file("client.pem"), file("client.key"));
         let hosts = hosts(&site.ports[1..]);
         format!("zookeeper://{hosts}?tls_ca={ca}&tls_cert={certificate}&tls_key={key}")
+    },
+    ..ZOOKEEPER
+};
+
+/// A single server that grants no sessions longer than six seconds, and removes containers soon after
+/// they have become empty.
+pub const ZOOKEEPER_BRIEF: Recipe = Recipe {
+    name: "zookeeper-brief",
+    processes: |site| {
+        let mut server = server(site, "zookeeper", 0, "maxSessionTimeout=6000\n")?;
+        server.args.insert(0, "-Dznode.container.checkIntervalMs=500".into());
+        Ok(vec![server])
     },
     ..ZOOKEEPER
 };

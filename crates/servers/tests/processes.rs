@@ -19,6 +19,8 @@ const PAIR: Recipe = Recipe {
     packages: &[],
     programs: &["sh"],
     folders: &[],
+    root: None,
+    newest: None,
     ports: 2,
     stop: Signal::SIGTERM,
     ready_within: Duration::from_secs(30),

@@ -11,8 +11,9 @@
 | `remove PATH` | `removed`, with all that is below it |
 | `contenders NAME` | `contenders` and the identifiers of those it sees in the line |
 
-STYLE is `kazoo` for kazoo's own names, with ours told to it as a further pattern, or `curator` for
-the names of Curator. It says `ready` first, and ends with its input.
+STYLE is `plain` for kazoo's lock as it is, `told` for the same lock with Curator's names told to it as a
+further pattern, or `curator` for one that names its nodes as Curator does. It says `ready` first, and
+ends with its input.
 """
 
 import logging
@@ -38,7 +39,8 @@ class Taker(taker.Taker):
     def lock(self, name):
         if self.style == "curator":
             return CuratorLock(self.client, name, "theirs")
-        return Lock(self.client, name, "theirs", extra_lock_patterns=["-lock-"])
+        patterns = ["-lock-"] if self.style == "told" else []
+        return Lock(self.client, name, "theirs", extra_lock_patterns=patterns)
 
     def release(self):
         self.held.release()

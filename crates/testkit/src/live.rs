@@ -26,10 +26,10 @@ pub fn start_with_clocks(recipe: Recipe) -> Option<Running> {
 }
 
 fn is_there(recipe: Recipe) -> bool {
-    if let Some(missing) = recipe.first_missing() {
+    if let Some(obstacle) = recipe.obstacle() {
         let must = Require::from_env().wants(recipe.name);
-        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
-        eprintln!("ignored: {missing} is not installed");
+        assert!(!must, "{}: {obstacle} ({} asks for it)", recipe.name, Require::VARIABLE);
+        eprintln!("ignored: {}: {obstacle}", recipe.name);
         return false;
     }
     true

@@ -23,13 +23,13 @@ pub fn all() -> Vec<Subject> {
     let mut all = vec![Subject::memory(), Subject::sqlite()];
     all.extend(redis());
     all.extend(postgres());
-    all.push(mariadb());
+    all.extend(mysql());
     all.extend(etcd());
     all.extend(zookeeper());
     all
 }
 
-/// Redis in every topology.
+/// Redis in every topology, and Valkey.
 #[must_use]
 pub fn redis() -> Vec<Subject> {
     let can = Capabilities { durable: true, ..Capabilities::LINES };
@@ -44,6 +44,7 @@ pub fn redis() -> Vec<Subject> {
         of(servers::REDIS_TLS),
         of(servers::REDIS_SENTINEL),
         of(servers::REDIS_CLUSTER).sharded(),
+        of(servers::VALKEY),
         with(of_redlock.across_processes().sharded(), redlock::own_cases()),
     ]
 }
@@ -59,11 +60,12 @@ pub fn postgres() -> Vec<Subject> {
     ]
 }
 
-/// MariaDB, which stands for MySQL too.
+/// MariaDB, and MySQL itself.
 #[must_use]
-pub fn mariadb() -> Subject {
+pub fn mysql() -> Vec<Subject> {
     let can = Capabilities { durable: true, ..Capabilities::LINES };
-    subject(servers::MARIADB, can, "prefix=", &[]).across_processes()
+    let of = |recipe| subject(recipe, can, "prefix=", &[]).across_processes();
+    vec![of(servers::MARIADB), of(servers::MYSQL)]
 }
 
 /// etcd, alone and as a cluster. A lease of etcd lives for two seconds at least.
@@ -84,6 +86,7 @@ pub fn zookeeper() -> Vec<Subject> {
         at_least: false,
         sessions_shared: false,
         durable: true,
+        renewal_shows_tickets: true,
         ..Capabilities::LINES
     };
     let of =
@@ -114,8 +117,8 @@ fn subject(
             Ok(Site::url(url))
         }
     });
-    match recipe.first_missing() {
-        Some(missing) => subject.unavailable(format!("{missing} is not installed")),
+    match recipe.obstacle() {
+        Some(obstacle) => subject.unavailable(obstacle),
         None => subject,
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::ear::{Ear, Hearing};
 use lockkeeper::{
-    Capabilities, Line, Name, SessionId, Store, StoreError, TicketId, Trouble,
+    Capabilities, Line, Mode, Name, SessionId, Store, StoreError, TicketId, Trouble,
     store::{
         AnyStore, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look, Open,
         Renewal, Stand, StoreId, StoreResult, Terms, Which,
@@ -337,6 +337,10 @@ impl Store for Tapped {
 
     fn blind_spots(&self) -> Option<&'static str> {
         self.inner.blind_spots()
+    }
+
+    fn unsupported(&self, mode: Mode) -> Option<&'static str> {
+        self.inner.unsupported(mode)
     }
 
     fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {

@@ -26,8 +26,7 @@ where
 /// What this recipe lacks on this machine.
 #[must_use]
 pub fn lacks(recipe: &Recipe) -> Option<Unavailable> {
-    let missing = recipe.first_missing()?;
-    Some(Unavailable { store: recipe.name, reason: format!("{missing} is not installed") })
+    Some(Unavailable { store: recipe.name, reason: recipe.obstacle()? })
 }
 
 /// Runs the tests as a test program. If something is missing they are ignored with the reason, or failed

@@ -20,10 +20,10 @@ use tokio::task::JoinSet;
 
 /// A running server, or nothing if it cannot be had and nobody insists.
 fn start(recipe: Recipe) -> Option<Running> {
-    if let Some(missing) = recipe.first_missing() {
+    if let Some(obstacle) = recipe.obstacle() {
         let must = Require::from_env().wants(recipe.name);
-        assert!(!must, "{missing} is not installed, and {} asks for it", Require::VARIABLE);
-        eprintln!("ignored: {missing} is not installed");
+        assert!(!must, "{}: {obstacle} ({} asks for it)", recipe.name, Require::VARIABLE);
+        eprintln!("ignored: {}: {obstacle}", recipe.name);
         return None;
     }
     Some(recipe.start().expect("the server starts"))

@@ -1,8 +1,9 @@
-//! Raw lines (`?raw=true`) in the company of the real kazoo, with its own names and with Curator's, and
-//! of the real Curator: one line, one order, and whoever leaves wakes the next one.
+//! Raw lines in the company of the real kazoo, as it is and with Curator's names, and of the real Curator:
+//! one line, one order, and whoever leaves wakes the next one. Each line of the table in
+//! docs/zookeeper.md is held to here.
 
 use anyhow::{Context as _, Result};
-use lockkeeper::Keeper;
+use lockkeeper::{Error, Keeper, Owner};
 use nix::sys::signal::Signal::SIGKILL;
 use servers::{CURATOR, KAZOO, ZOOKEEPER};
 use std::{
@@ -24,7 +25,10 @@ const LONG: Duration = Duration::from_secs(60);
 /// Whose locks stand in line with ours.
 #[derive(Clone, Copy, Debug)]
 enum Who {
+    /// kazoo as it is.
     Kazoo,
+    /// kazoo, told to look for Curator's names too.
+    KazooTold,
     /// kazoo, told to name its nodes as Curator does.
     KazooAsCurator,
     Curator,
@@ -65,12 +69,15 @@ fn main() -> ExitCode {
     let no_kazoo = lacks.clone().or_else(|| servers::install_peers(&[KAZOO]).pop());
     let no_curator = lacks.or_else(|| servers::install_java_peers(&[CURATOR]).pop());
     let server = Arc::new(Server::of(ZOOKEEPER));
-    let kazoo = mutex_tests!["kazoo", [Who::Kazoo, Who::KazooAsCurator], server:
+    let kazoo = mutex_tests!["kazoo", [Who::Kazoo, Who::KazooTold, Who::KazooAsCurator], server:
+        modes_that_theirs_would_not_see_are_refused,
         what_was_removed_by_hand_is_made_again,
     ];
     let curator = mutex_tests!["curator", [Who::Curator], server:
+        modes_that_theirs_would_not_see_are_refused,
         readers_of_both_share_and_writers_of_both_do_not,
         readers_and_writers_of_both_come_in_their_order,
+        a_mutex_and_a_read_write_lock_are_different_lines,
     ];
     trials::main_of([(no_kazoo.as_ref(), kazoo), (no_curator.as_ref(), curator)])
 }
@@ -100,7 +107,8 @@ impl Company {
             Who::Curator => {
                 return Taker::of_java_peer(CURATOR, "CuratorLock.java", &[&self.hosts]).await;
             }
-            Who::Kazoo => "kazoo",
+            Who::Kazoo => "plain",
+            Who::KazooTold => "told",
             Who::KazooAsCurator => "curator",
         };
         let python = KAZOO.python().expect("it was installed a moment ago");
@@ -109,12 +117,20 @@ impl Company {
 
     /// A process of ours.
     async fn ours(&self, ttl: Duration) -> Taker {
-        let url = format!("{}?raw=true", self.url);
+        let url = format!("{}?{}", self.url, self.raw());
         Taker::at(Path::new(env!("CARGO_BIN_EXE_taker")), &url, ttl, Duration::ZERO).await
     }
 
     async fn keeper(&self) -> Result<Keeper> {
-        self.keeper_with("raw=true").await
+        self.keeper_with(self.raw()).await
+    }
+
+    /// How our nodes must be named so that theirs wait for them.
+    fn raw(&self) -> &'static str {
+        match self.who {
+            Who::Kazoo => "raw=kazoo",
+            Who::KazooTold | Who::KazooAsCurator | Who::Curator => "raw=true",
+        }
     }
 
     async fn keeper_with(&self, option: &str) -> Result<Keeper> {
@@ -241,14 +257,59 @@ async fn theirs_can_be_seen_and_evicted(c: &Company) -> Result<()> {
     theirs.expect("granted").await;
     let line = keeper.look_at(&c.name).await?.context("a line")?;
     let [ticket] = &line.tickets[..] else { anyhow::bail!("{line:?}") };
-    assert_eq!((ticket.note.as_slice(), &ticket.owner), (&b"theirs"[..], &None));
+    assert_eq!((ticket.note.as_slice(), &ticket.owner), (&b"theirs"[..], &Some(Owner::default())));
     assert!(ticket.fence.is_some());
+    assert!(ticket.entered_ago < LONG && ticket.ends_in.is_zero(), "{ticket:?}");
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let lock = keeper.lock(&c.name).on_wait(move |wait| drop(tell.send(wait.holder.clone())));
+    let waiter = tokio::spawn(lock.into_future());
+    let holder = soon("word of who holds it", told.recv()).await.flatten().context("a holder")?;
+    assert_eq!((holder.owner, holder.note), (Owner::default(), b"theirs".to_vec()));
     assert!(keeper.evict(&c.name, ticket.id).await?);
-    let guard = keeper.lock(&c.name).try_now().await?.context("free at once")?;
+    let guard = soon("our turn", waiter).await??;
     assert!(Some(guard.fence()) > ticket.fence);
     theirs.tell(&c.words("contenders")).await;
     assert!(theirs.expect("contenders").await.contains("lockkeeper"), "they see ours");
     guard.release().await?;
+    Ok(())
+}
+
+/// Ours would be granted beside theirs.
+async fn modes_that_theirs_would_not_see_are_refused(c: &Company) -> Result<()> {
+    let (keeper, rw, mut theirs) =
+        (c.keeper().await?, c.keeper_with("raw=rw").await?, c.theirs().await);
+    theirs.tell(&c.words("take")).await;
+    theirs.expect("granted").await;
+    let lock = keeper.rwlock(&c.name);
+    let refused = [
+        lock.read().try_now().await,
+        keeper.semaphore(&c.name, 2).acquire(1).try_now().await,
+        rw.semaphore(&c.name, 2).acquire(1).try_now().await,
+    ];
+    for answer in refused {
+        assert!(matches!(answer, Err(Error::Unsupported { .. })), "{answer:?}");
+    }
+    assert!(lock.write().try_now().await?.is_none());
+    theirs.release().await;
+    let writer = lock.write().try_now().await?.context("free")?;
+    theirs.tell(&c.words("try")).await;
+    theirs.expect("busy").await;
+    writer.release().await?;
+    Ok(())
+}
+
+/// Curator's mutex and its write lock look for different names, and so do `raw=true` and `raw=rw`.
+async fn a_mutex_and_a_read_write_lock_are_different_lines(c: &Company) -> Result<()> {
+    for (raw, command) in [("raw=true", "trywrite"), ("raw=rw", "try")] {
+        let (keeper, mut theirs) = (c.keeper_with(raw).await?, c.theirs().await);
+        let guard = keeper.lock(&c.name).try_now().await?.context("free")?;
+        theirs.tell(&c.words(command)).await;
+        theirs.expect("granted").await;
+        assert!(keeper.lock(&c.name).unfair().try_now().await?.is_none(), "ours sees theirs");
+        guard.release().await?;
+        theirs.release().await;
+        until_length(keeper.store(), &c.name, 0).await;
+    }
     Ok(())
 }
 

@@ -65,10 +65,11 @@ pub(crate) const ALL: &[Bench] = &[
         run: postgres::run,
     },
     Bench {
-        name: "mysql",
+        name: "mariadb",
         what: "lock and release beside a bare lock table of MariaDB, and turns in a line",
-        run: mysql::run,
+        run: mysql::mariadb,
     },
+    Bench { name: "mysql", what: "the same on MySQL itself", run: mysql::mysql },
     Bench {
         name: "etcd-pairs",
         what: "lock and release on etcd, beside a bare transaction and a delete",

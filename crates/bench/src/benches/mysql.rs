@@ -1,7 +1,8 @@
-//! MariaDB: pairs of lock and release beside a bare lock table, and the hand-off to the next in line.
+//! MariaDB and MySQL: pairs of lock and release beside a bare lock table, and the hand-off to the next in line.
 //!
 //! The floor is what a lock in SQL costs at the least with the same driver: one prepared upsert that
-//! takes a row and answers with its number, and one update that frees it.
+//! takes a row and answers with its number, and one update that frees it. MariaDB answers with a row,
+//! MySQL with the number in the packet that ends a statement.
 
 use super::sql::{self, Commit};
 use crate::{
@@ -9,27 +10,45 @@ use crate::{
 };
 use anyhow::Result;
 use mysql_async::{Conn, Opts, OptsBuilder, Statement, prelude::Queryable};
-use servers::MARIADB;
+use servers::{MARIADB, MYSQL, Recipe};
 
 const WAITERS: usize = 20;
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS floor(name VARBINARY(512) PRIMARY KEY, \
      owner BINARY(16), token BIGINT NOT NULL, expires DATETIME(6) NOT NULL)";
 /// The owner is decided before the expiry is changed: assignments go from left to right.
-const TAKE: &str = "INSERT INTO floor VALUES (?, ?, 1, NOW(6) + INTERVAL 15 SECOND) \
+const TAKE_MARIADB: &str = "INSERT INTO floor VALUES (?, ?, 1, NOW(6) + INTERVAL 15 SECOND) \
      ON DUPLICATE KEY UPDATE \
      token = IF(owner IS NULL OR expires < NOW(6), token + 1, token), \
      owner = IF(owner IS NULL OR expires < NOW(6), VALUES(owner), owner), \
      expires = IF(owner = VALUES(owner), VALUES(expires), expires) RETURNING owner, token";
+/// A row that is taken stays as it is, and the statement has changed none.
+const TAKE_MYSQL: &str = "INSERT INTO floor VALUES (?, ?, LAST_INSERT_ID(1), \
+     NOW(6) + INTERVAL 15 SECOND) AS new ON DUPLICATE KEY UPDATE \
+     token = IF(floor.owner IS NULL OR floor.expires < NOW(6), \
+     LAST_INSERT_ID(floor.token + 1), floor.token), \
+     owner = IF(floor.owner IS NULL OR floor.expires < NOW(6), new.owner, floor.owner), \
+     expires = IF(floor.owner = new.owner, new.expires, floor.expires)";
 const FREE: &str = "UPDATE floor SET owner = NULL WHERE name = ? AND owner = ?";
 
-pub(super) fn run(plan: &Plan) -> Result<Report> {
-    let mut report = Report::new("mysql");
-    if let Some(missing) = MARIADB.first_missing() {
-        report.note(format!("not measured: {missing} is not installed"));
+pub(super) fn mariadb(plan: &Plan) -> Result<Report> {
+    run(plan, &MARIADB, TAKE_MARIADB, open_mariadb)
+}
+
+pub(super) fn mysql(plan: &Plan) -> Result<Report> {
+    run(plan, &MYSQL, TAKE_MYSQL, open_mysql)
+}
+
+fn run<F>(plan: &Plan, recipe: &Recipe, take: &str, open: fn(String) -> F) -> Result<Report>
+where
+    F: Future<Output = Result<Floor>> + Send + 'static,
+{
+    let mut report = Report::new(recipe.name);
+    if let Some(obstacle) = recipe.obstacle() {
+        report.note(format!("not measured: {obstacle}"));
         return Ok(report);
     }
-    let server = MARIADB.start()?;
+    let server = recipe.start()?;
     let url = || server.url().to_owned();
     // The log goes to the disk with every commit, or once a second.
     let commits = [
@@ -37,8 +56,8 @@ pub(super) fn run(plan: &Plan) -> Result<Report> {
         Commit { what: "flush_log_at_trx_commit 0", url: url() },
     ];
     let flush = |commit| Flavour::CurrentThread.run(set(url(), [1, 0][commit]));
-    sql::pairs(plan, &mut report, &commits, Floor::open, flush)?;
-    report.note(format!("floor: {TAKE}; {FREE}"));
+    sql::pairs(plan, &mut report, &commits, open, flush)?;
+    report.note(format!("floor: {take}; {FREE}"));
     let waiters = plan.scaled(WAITERS, 3);
     let times = Flavour::MultiThread.run(turns(server.url().to_owned(), waiters))?;
     let what = format!("the next of {waiters} in line gets its turn");
@@ -66,15 +85,36 @@ struct Floor {
     client: Conn,
     take: Statement,
     free: Statement,
+    /// The server answers with the row.
+    returns: bool,
     number: u128,
 }
 
+async fn open_mariadb(url: String) -> Result<Floor> {
+    Floor::open(url, TAKE_MARIADB, true).await
+}
+
+async fn open_mysql(url: String) -> Result<Floor> {
+    Floor::open(url, TAKE_MYSQL, false).await
+}
+
 impl Floor {
-    async fn open(url: String) -> Result<Self> {
+    async fn open(url: String, take: &'static str, returns: bool) -> Result<Self> {
         let mut client = connect(&url).await?;
         client.query_drop(TABLE).await?;
-        let (take, free) = (client.prep(TAKE).await?, client.prep(FREE).await?);
-        Ok(Self { client, take, free, number: 0 })
+        let (take, free) = (client.prep(take).await?, client.prep(FREE).await?);
+        Ok(Self { client, take, free, returns, number: 0 })
+    }
+
+    /// Whether the row is this owner's now.
+    async fn take(&mut self, owner: &[u8]) -> Result<bool> {
+        if self.returns {
+            let row: Option<(Vec<u8>, i64)> =
+                self.client.exec_first(&self.take, ("pairs", owner)).await?;
+            return Ok(row.is_some_and(|(by, _)| by == owner));
+        }
+        self.client.exec_drop(&self.take, ("pairs", owner)).await?;
+        Ok(self.client.affected_rows() > 0 && self.client.last_insert_id().is_some())
     }
 }
 
@@ -82,9 +122,7 @@ impl Pair for Floor {
     async fn pair(&mut self) -> Result<()> {
         self.number += 1;
         let owner = self.number.to_be_bytes();
-        let row: Option<(Vec<u8>, i64)> =
-            self.client.exec_first(&self.take, ("pairs", &owner[..])).await?;
-        anyhow::ensure!(row.is_some_and(|(by, _)| by == owner), "the row is taken");
+        anyhow::ensure!(self.take(&owner).await?, "the row is taken");
         self.client.exec_drop(&self.free, ("pairs", &owner[..])).await?;
         Ok(())
     }

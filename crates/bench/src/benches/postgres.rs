@@ -27,8 +27,8 @@ const FREE: &str = "UPDATE floor SET owner = NULL WHERE name = $1 AND owner = $2
 
 pub(super) fn run(plan: &Plan) -> Result<Report> {
     let mut report = Report::new("postgres");
-    if let Some(missing) = POSTGRES.first_missing() {
-        report.note(format!("not measured: {missing} is not installed"));
+    if let Some(obstacle) = POSTGRES.obstacle() {
+        report.note(format!("not measured: {obstacle}"));
         return Ok(report);
     }
     let server = POSTGRES.start()?;

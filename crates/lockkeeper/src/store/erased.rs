@@ -8,7 +8,7 @@ use crate::{
     error::StoreError,
     line::Line,
     name::Name,
-    ticket::{SessionId, TicketId},
+    ticket::{Mode, SessionId, TicketId},
 };
 use std::{fmt, pin::Pin, sync::Arc};
 
@@ -22,6 +22,7 @@ macro_rules! twin {
             fn capabilities(&self) -> Capabilities;
             fn id(&self) -> StoreId;
             fn blind_spots(&self) -> Option<&'static str>;
+            fn unsupported(&self, mode: Mode) -> Option<&'static str>;
             fn leave_now(&self, ask: &Leave) -> bool;
             fn forget(&self, session: SessionId);
             fn advice(self: Arc<Self>) -> Boxed<StoreResult<Vec<Advice>>>;
@@ -34,6 +35,9 @@ macro_rules! twin {
             fn capabilities(&self) -> Capabilities { Store::capabilities(self) }
             fn id(&self) -> StoreId { Store::id(self) }
             fn blind_spots(&self) -> Option<&'static str> { Store::blind_spots(self) }
+            fn unsupported(&self, mode: Mode) -> Option<&'static str> {
+                Store::unsupported(self, mode)
+            }
             fn leave_now(&self, ask: &Leave) -> bool { Store::leave_now(self, ask) }
             fn forget(&self, session: SessionId) { Store::forget(self, session) }
             fn advice(self: Arc<Self>) -> Boxed<StoreResult<Vec<Advice>>> {
@@ -58,6 +62,7 @@ macro_rules! twin {
             fn capabilities(&self) -> Capabilities { self.0.capabilities() }
             fn id(&self) -> StoreId { self.0.id() }
             fn blind_spots(&self) -> Option<&'static str> { self.0.blind_spots() }
+            fn unsupported(&self, mode: Mode) -> Option<&'static str> { self.0.unsupported(mode) }
             fn leave_now(&self, ask: &Leave) -> bool { self.0.leave_now(ask) }
             fn forget(&self, session: SessionId) { self.0.forget(session) }
             async fn advice(&self) -> StoreResult<Vec<Advice>> {

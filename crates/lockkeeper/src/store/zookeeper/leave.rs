@@ -4,16 +4,16 @@ use super::{
     Zookeeper,
     conn::{Answer, Fault},
     failure,
-    line::{PORTION, queue},
+    line::queue,
     lives::{Held, Life},
     names::Spot,
     not_the_callers, optional, two,
-    wire::{Code, Request},
+    wire::Request,
 };
 use crate::{
     error::Trouble,
     name::Name,
-    store::{Leave, Left, STRAY_MAX, Stand, StoreResult},
+    store::{Leave, Left, STRAY_MAX, Stand, StoreResult, TicketDigest},
     ticket::{Place, TicketId},
 };
 use std::{collections::HashSet, sync::Arc};
@@ -31,11 +31,7 @@ impl Zookeeper {
         life.change(*ticket, |held| held.leaving = true);
         match self.take_out(&life, name, *ticket, &held).await {
             Ok(left) => {
-                let mut state = life.state();
-                state.remove(*ticket);
-                if left == Left::Released {
-                    state.lasts.left(name, held.fence);
-                }
+                life.forget(*ticket);
                 Ok(left)
             }
             Err(e) if e.trouble == Trouble::SessionOver => Ok(Left::Gone),
@@ -87,13 +83,16 @@ impl Zookeeper {
     }
 
     /// Compares what was known before the question with all nodes of the session. What is missing was
-    /// ended by others. What is too much is the late copy of a creation, and is removed.
+    /// ended by others. What is too much is the late copy of a creation, and is removed. Says which
+    /// tickets there were.
     pub(super) async fn compare(
         &self,
         life: &Life,
         known: &[(TicketId, String)],
         there: &[String],
-    ) {
+    ) -> TicketDigest {
+        let spot = |path: &str| path.rsplit('/').next().and_then(Spot::read);
+        let tickets = there.iter().filter_map(|path| spot(path)).map(|spot| spot.id).collect();
         let there: HashSet<&str> = there.iter().map(String::as_str).collect();
         let strays: Vec<Request> = {
             let mut state = life.state();
@@ -105,9 +104,7 @@ impl Zookeeper {
                 }
             }
             let is_stray = |path: &&&str| {
-                let node = path.rsplit('/').next().and_then(Spot::read);
-                let held = node.map(|spot| state.tickets.get(&spot.id));
-                match held {
+                match spot(path).map(|spot| state.tickets.get(&spot.id)) {
                     None => false,
                     Some(None) => true,
                     // A creation that was not answered yet may be this one.
@@ -117,37 +114,14 @@ impl Zookeeper {
             there.iter().filter(is_stray).map(|path| Request::delete(path, -1)).collect()
         };
         if strays.is_empty() {
-            return;
+            return tickets;
         }
         // If it fails, the next renewal finds them again. Most often they have only just been left.
         let removed = life.link.ask(&strays).await.unwrap_or_default();
         if removed.iter().any(Result::is_ok) {
             life.state().version += 1;
         }
-    }
-
-    /// The same for servers that cannot list the nodes of a session.
-    pub(super) async fn compare_singly(
-        &self,
-        life: &Life,
-        known: &[(TicketId, String)],
-    ) -> StoreResult<()> {
-        let there = self.present(life, known).await?;
-        self.compare(life, known, &there).await;
-        Ok(())
-    }
-
-    async fn present(&self, life: &Life, known: &[(TicketId, String)]) -> StoreResult<Vec<String>> {
-        let mut there = Vec::new();
-        for some in known.chunks(PORTION) {
-            let requests: Vec<_> = some.iter().map(|(_, path)| Request::exists(path)).collect();
-            for ((_, path), answer) in some.iter().zip(life.link.ask(&requests).await?) {
-                if optional(answer)?.is_some() {
-                    there.push(path.clone());
-                }
-            }
-        }
-        Ok(there)
+        tickets
     }
 
     /// All tickets of a session: one list of its nodes for those that hold, one of its line for each
@@ -158,10 +132,7 @@ impl Zookeeper {
     ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
         let known = self.standing(life);
         let mut answers = life.link.ask(&[Request::ephemerals(&self.plan.paths.base())]).await?;
-        let there = match answers.pop().unwrap_or(Err(Fault::Broken)) {
-            Err(Fault::Refused(Code::UNIMPLEMENTED)) => self.present(life, &known).await?,
-            answer => names(answer)?,
-        };
+        let there = names(answers.pop().unwrap_or(Err(Fault::Broken)))?;
         self.compare(life, &known, &there).await;
         let (mut stands, mut open) = (Vec::new(), Vec::new());
         for (ticket, held) in &life.state().tickets {
@@ -189,6 +160,6 @@ impl Zookeeper {
     }
 }
 
-fn names(answer: Answer) -> StoreResult<Vec<String>> {
+pub(super) fn names(answer: Answer) -> StoreResult<Vec<String>> {
     answer.and_then(|reply| reply.names()).map_err(failure)
 }

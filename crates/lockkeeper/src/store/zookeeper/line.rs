@@ -6,10 +6,9 @@ use super::{
     conn::{Answer, Fault, Reply},
     data::Card,
     failure,
-    last::Birth,
     link::unavailable,
     lives::{Held, Life, Watcher},
-    names::{Paths, Queue, number_of},
+    names::{Paths, Queue},
     optional, two,
     wire::{Code, Kind, Request},
 };
@@ -18,7 +17,7 @@ use crate::{
     line::LINE_MAX,
     name::Name,
     store::{Enter, Entered, Manner, Stand, StoreResult, Wait, together},
-    ticket::{Mode, Place, TicketId},
+    ticket::{Place, TicketId},
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -34,9 +33,10 @@ pub(super) const PORTION: usize = 500;
 /// A ticket's node as its creation was answered.
 struct Created {
     path: String,
-    birth: Birth,
-    /// The line right behind it, if it was asked for.
-    queue: Option<StoreResult<Queue>>,
+    /// The number of the write that made it.
+    fence: u64,
+    /// The line right behind it.
+    queue: StoreResult<Queue>,
 }
 
 impl Zookeeper {
@@ -138,40 +138,20 @@ impl Zookeeper {
     async fn join(&self, life: &Arc<Life>, ask: &Enter, line: &str) -> StoreResult<Entered> {
         let Place { name, ticket, .. } = &ask.place;
         life.begin(name, line, *ticket);
-        let last = life.state().lasts.take(name).filter(|_| ask.mode == Mode::Exclusive);
-        let lists = !last.is_some_and(|last| last.quiet);
-        let Created { path, birth, queue } = match self.create(life, ask, line, lists).await {
-            Ok(created) => created,
-            Err(e) => {
-                // What is not there need not be looked for.
-                if e.outcome == Outcome::NotApplied {
-                    life.forget(*ticket);
-                }
-                return Err(e);
+        let created = self.create(life, ask, line).await;
+        let Created { path, fence, queue } = created.inspect_err(|e| {
+            // What is not there need not be looked for.
+            if e.outcome == Outcome::NotApplied {
+                life.forget(*ticket);
             }
-        };
-        if !life.placed(name, *ticket, &path, birth.czxid) {
+        })?;
+        if !life.placed(name, *ticket, &path, fence) {
             // It was given up meanwhile, by somebody who could not see it yet. If this fails, the next
             // renewal finds a node that nobody knows.
             self.withdraw(life, *ticket, &path).await?;
             return Err(unavailable("the ticket was given up while it came"));
         }
-        let follows = last.is_some_and(|last| birth.follows(last.birth));
-        let entered = match queue {
-            None if follows => {
-                life.change(*ticket, |held| (held.accepted, held.granted) = (true, true));
-                Entered::Granted { fence: birth.czxid }
-            }
-            None => {
-                let queue = self.list(life, line).await;
-                self.settle(life, ask, &path, queue).await?
-            }
-            Some(queue) => self.settle(life, ask, &path, queue).await?,
-        };
-        if ask.mode == Mode::Exclusive && matches!(entered, Entered::Granted { .. }) {
-            life.state().lasts.granted(name, birth, follows || last.is_none());
-        }
-        Ok(entered)
+        self.settle(life, ask, &path, queue).await
     }
 
     /// How a ticket stands that is in the line: whatever fails now, it must not be taken for absent.
@@ -222,20 +202,13 @@ impl Zookeeper {
         entered(stand).ok_or_else(ended)
     }
 
-    /// Makes the node, in one round trip if the line has one. With `lists`, and wherever the line was
-    /// just made, the line behind it is listed in the same trip.
-    async fn create(
-        &self,
-        life: &Life,
-        ask: &Enter,
-        line: &str,
-        mut lists: bool,
-    ) -> StoreResult<Created> {
+    /// Makes the node and lists the line behind it: one round trip, if the line has a node.
+    async fn create(&self, life: &Life, ask: &Enter, line: &str) -> StoreResult<Created> {
         let (paths, rights) = (&self.plan.paths, self.plan.rights);
         let terms = life.terms;
         let card = Card {
             kept: terms.ttl + terms.lock_delay,
-            owner: Some(life.ask.owner.clone()),
+            owner: life.ask.owner.clone(),
             note: ask.note.clone(),
             ..Card::default()
         };
@@ -244,28 +217,22 @@ impl Zookeeper {
             Request::create(&asked, &card.write(), Kind::Ticket, rights),
             Request::children(line, false),
         ];
-        let mut parent = Kind::Container;
-        let mut requests = ticket[..if lists { 2 } else { 1 }].to_vec();
+        let mut requests = ticket.to_vec();
         for _ in 0..ATTEMPTS {
-            let (connection, mut answers) = life.link.ask_on(&requests).await?;
-            let list = lists.then(|| answers.pop().unwrap_or(Err(Fault::Broken)));
-            let created = answers.pop().unwrap_or(Err(Fault::Broken));
-            match created {
+            let mut answers = life.link.ask(&requests).await?;
+            let list = answers.pop().unwrap_or(Err(Fault::Broken));
+            match answers.pop().unwrap_or(Err(Fault::Broken)) {
                 Ok(reply) => {
                     let (path, stat) = reply.created().map_err(failure)?;
-                    let number = path.strip_prefix(&asked).and_then(number_of);
-                    let birth = Birth { number, czxid: stat.czxid, connection };
-                    return Ok(Created { path, birth, queue: list.map(queue) });
+                    return Ok(Created { path, fence: stat.czxid, queue: queue(list) });
                 }
                 Err(Fault::Refused(Code::NO_NODE)) => {}
                 Err(fault) => return Err(failure(fault)),
             }
-            // The line has no node, never had one or not any more; with raw names it may be a deep one.
-            let folder = |path| Request::create(path, b"", Kind::Persistent, rights);
+            // The line has no node, never had one or not any more; with raw names it may be a deep one,
+            // and the server removes the folders above it too once they are empty.
+            let folder = |path| Request::create(path, b"", Kind::Container, rights);
             let made = answers.pop();
-            if matches!(made, Some(Err(Fault::Refused(Code::UNIMPLEMENTED)))) {
-                parent = Kind::Persistent;
-            }
             requests.clear();
             if matches!(made, Some(Err(Fault::Refused(Code::NO_NODE)))) {
                 if paths.is_raw() {
@@ -274,9 +241,8 @@ impl Zookeeper {
                     self.restore_root().await?;
                 }
             }
-            requests.push(Request::create(line, b"", parent, rights));
+            requests.push(folder(line));
             requests.extend_from_slice(&ticket);
-            lists = true;
         }
         Err(unavailable("the node of the line cannot be made, or is removed again and again"))
     }

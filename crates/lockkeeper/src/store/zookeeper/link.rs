@@ -118,11 +118,6 @@ impl Link {
     /// # Errors
     /// If nothing was sent, or the session is over. What went wrong after that is in the answers.
     pub(super) async fn ask(&self, requests: &[Request]) -> StoreResult<Vec<Answer>> {
-        Ok(self.ask_on(requests).await?.1)
-    }
-
-    /// The same, and says which connection it was.
-    pub(super) async fn ask_on(&self, requests: &[Request]) -> StoreResult<(u64, Vec<Answer>)> {
         let (number, receivers) = loop {
             let (number, conn) = self.conn().await?;
             match conn.send(requests, self.0.care.clock.now()) {
@@ -142,7 +137,7 @@ impl Link {
         if is(Fault::Broken) {
             self.0.give_up(number);
         }
-        Ok((number, answers))
+        Ok(answers)
     }
 
     /// Ends the session on the server, with all that belongs to it.
@@ -250,12 +245,17 @@ impl State {
         let met = tokio::time::timeout(self.care.patience, self.meet(at, &identity)).await;
         let (stream, greeted) = match met {
             Ok(Ok(met)) => met,
-            Ok(Err(e)) if e.kind() == ErrorKind::UnexpectedEof && self.has_seen_writes() => {
-                let what = "hangs up: perhaps it is behind what was seen here before, because it \
-                            lags, or for good because its data was removed or restored";
-                return Err(unavailable(format!("{host}:{port} {what}")).because(e));
+            Ok(Err(e)) if e.kind() == ErrorKind::UnexpectedEof => {
+                let what = match self.has_seen_writes() {
+                    false => "hangs up: it has no leader yet, or too many clients",
+                    true => {
+                        "hangs up: it has no leader now, or it is behind what was seen here before, \
+                         because it lags, or for good because its data was removed or restored"
+                    }
+                };
+                return Err(unavailable(format!("{host}:{port} {what}")));
             }
-            Ok(Err(e)) => return Err(unavailable(format!("{host}:{port}: {e}")).because(e)),
+            Ok(Err(e)) => return Err(unavailable(format!("{host}:{port}: {e}"))),
             Err(_) => return Err(unavailable(format!("{host}:{port} does not answer"))),
         };
         match greeted {

@@ -5,10 +5,7 @@
 //! They live and end together. A ticket is never carried over to another, so a node found under a
 //! ticket's id is its own.
 
-use super::{
-    last::Lasts,
-    link::{Link, over},
-};
+use super::link::{Link, over};
 use crate::{
     clock::Moment,
     name::Name,
@@ -189,7 +186,6 @@ pub(super) struct State {
     load: usize,
     /// Tickets that were left while a copy of their enter may be under way, and until when.
     pub(super) closed: HashMap<TicketId, Moment>,
-    pub(super) lasts: Lasts,
     pub(super) sink: Option<Arc<dyn Hints>>,
     /// Who wants to hear of a node, on the connection of this number.
     watches: HashMap<String, HashSet<Watcher>>,
@@ -254,7 +250,6 @@ impl Life {
             tickets: HashMap::new(),
             load: 0,
             closed: HashMap::new(),
-            lasts: Lasts::default(),
             sink: None,
             watches: HashMap::new(),
             watched_over: 0,

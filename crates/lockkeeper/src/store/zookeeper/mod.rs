@@ -4,16 +4,15 @@
 //! |---|---|
 //! | line | the ephemeral sequential children of a container node, named as Curator names them |
 //! | session | a ZooKeeper session of its own, on a connection of its own; more of them for thousands of tickets |
-//! | renewal | a write that a majority agrees upon: a server that is cut off answers reads and pings |
+//! | renewal | a write that a majority agrees upon: a server that is cut off answers reads and pings; and a list of the session's nodes behind it |
 //! | hint | a watch on the one node that stands in the way (of permits: on as many as it takes), and one on the ticket itself |
 //! | fence | czxid, the number of the write that made the ticket's node |
-//! | round trips | enter 1 (create and list together, or create alone), one more to wait; leave 1; renew 1; a turn 1 read |
+//! | round trips | enter 1 (create and list together), one more to wait; leave 1; renew 1; a turn 1 read |
 //!
 //! A try on a taken lock is one read and leaves nothing; on a free one it is that read and an enter.
 //! Who is admitted follows from one list of the line's names. The list may be old: those who stood
 //! before a ticket and have gone do not come back, so a ticket that was once admitted is admitted as
-//! long as its node is there. Where the line's last ticket was ours too, the number of the new one
-//! says that nobody came between, and no list is needed.
+//! long as its node is there.
 //!
 //! **What breaks a promise:** data that was restored from an older copy takes fences back; and where
 //! `forceSync` is off, so does a power cut of a majority. A paused server or a new leader only make
@@ -27,7 +26,6 @@ mod attend;
 mod cells;
 mod conn;
 mod data;
-mod last;
 mod leave;
 mod line;
 mod link;
@@ -44,14 +42,15 @@ mod wire;
 
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
-    Open, Renewal, Stand, Store, StoreId, StoreResult, Terms, Which, together, url::StoreUrl,
+    Open, Renewal, Stand, Store, StoreId, StoreResult, Terms, TicketDigest, Which, together,
+    url::StoreUrl,
 };
 use crate::{
     clock::{Clock, Moment},
     error::{Result, StoreError, Trouble},
     line::Line,
     name::Name,
-    ticket::{SessionId, TicketId},
+    ticket::{Mode, SessionId, TicketId},
 };
 use conn::{Answer, Ear, Fault, Reply};
 use link::{Lasting, Link, failure, over};
@@ -100,8 +99,8 @@ impl Zookeeper {
             return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what).into());
         }
         let new = StoreId(rand::random());
-        let id = make_root(&common, &plan, new).await?;
-        let shortest = shortest(&plan).await?;
+        let id = make_root(&common, &plan, new).await.map_err(not_the_callers)?;
+        let shortest = shortest(&plan).await.map_err(not_the_callers)?;
         let servers = Servers { alone, shortest };
         let lives = Lives::default();
         Ok(Self { id, clock: Clock::system(), plan, servers, common, lives })
@@ -113,9 +112,9 @@ impl Zookeeper {
 
     /// The node of a line.
     fn line(&self, name: &Name) -> StoreResult<String> {
-        self.plan.paths.line(name).ok_or_else(|| {
-            let what = format!("{name:?} is not a path, which a raw name has to be");
-            StoreError::not_applied(KIND, Trouble::Other, what)
+        self.plan.paths.line(name).map_err(|rule| {
+            let what = format!("{name:?} is no path for a lock with raw names: {rule}");
+            StoreError::not_applied(KIND, Trouble::Name, what)
         })
     }
 
@@ -166,7 +165,7 @@ impl Zookeeper {
             })
         };
         let link = Link::new(&self.plan, Lasting::WithItsSession, timeout, patience, ear);
-        self.same_data(&link).await?;
+        self.same_data(&link).await.map_err(not_the_callers)?;
         let terms = self.servers.terms(ask.ttl, ask.lock_delay, link.granted())?;
         let life = Arc::new(Life::new(ask, terms, link, opened + terms.ttl));
         let _ = target.set(Arc::downgrade(&life));
@@ -194,23 +193,28 @@ impl Zookeeper {
         Ok(life)
     }
 
-    /// All lives of a session at once; says how often tickets were ended by others.
-    async fn renew_all(&self, session: &Session) -> StoreResult<u64> {
+    /// All lives of a session at once; says how often tickets were ended by others, and which there are.
+    async fn renew_all(&self, session: &Session) -> StoreResult<(u64, TicketDigest)> {
         let lives = session.renewing(self.now());
         let renewed = together::all(lives.iter().map(|life| self.renew_life(life))).await;
-        let mut version = 0;
+        let (mut version, mut all) = (0, TicketDigest::default());
         let mut failed = None;
         for life in renewed {
             match life {
-                Ok(evictions) => version += evictions,
+                Ok((evictions, tickets)) => {
+                    version += evictions;
+                    all.count += tickets.count;
+                    all.sum = all.sum.wrapping_add(tickets.sum);
+                }
                 Err(e) if e.trouble == Trouble::SessionOver => return Err(e),
                 Err(e) => failed = Some(e),
             }
         }
-        failed.map_or(Ok(version), Err)
+        failed.map_or(Ok((version, all)), Err)
     }
 
-    async fn renew_life(&self, life: &Arc<Life>) -> StoreResult<u64> {
+    /// The server reads the session's nodes behind the write, so its answer is not older than that.
+    async fn renew_life(&self, life: &Arc<Life>) -> StoreResult<(u64, TicketDigest)> {
         let began = self.now();
         let paths = &self.plan.paths;
         let known = self.standing(life);
@@ -223,18 +227,14 @@ impl Zookeeper {
         // What the check finds is told inside of a good answer. An answer that is not good comes from a
         // server that has asked nobody.
         write.map_err(failure)?;
-        match own {
-            Ok(reply) => self.compare(life, &known, &reply.names().map_err(failure)?).await,
-            Err(Fault::Refused(Code::UNIMPLEMENTED)) => self.compare_singly(life, &known).await?,
-            Err(fault) => return Err(failure(fault)),
-        }
+        let tickets = self.compare(life, &known, &leave::names(own)?).await;
         let mut state = life.state();
         if self.now() >= state.expires {
             return Err(over());
         }
         state.expires = state.expires.max(began + life.terms.ttl);
         state.closed.retain(|_, until| *until > began);
-        Ok(state.version)
+        Ok((state.version, tickets))
     }
 
     /// Listens on all connections of a session, those that come to be meanwhile too, until one breaks.
@@ -305,11 +305,19 @@ async fn make_root(common: &Link, plan: &Plan, new: StoreId) -> StoreResult<Stor
     let mut requests: Vec<Request> = names::Paths::above(root).map(folder).collect();
     requests.push(Request::create(root, id.as_bytes(), Kind::Persistent, rights));
     requests.extend(["lines", "cells"].map(|part| folder(&format!("{root}/{part}"))));
-    let look = [Request::data(root, false), Request::exists(&format!("{root}/cells"))];
+    let look = [
+        Request::data(root, false),
+        Request::exists(&format!("{root}/cells")),
+        // A server that is too old for this could not say which tickets there are.
+        Request::ephemerals(root),
+    ];
     let mut denied = Ok(());
     for attempt in 0..3 {
         let mut answers = common.ask(&look).await?.into_iter();
-        let (data, last) = (answers.next(), answers.next());
+        let (data, last, own) = (answers.next(), answers.next(), answers.next());
+        if let Some(Err(fault @ Fault::Refused(Code::UNIMPLEMENTED))) = own {
+            return Err(failure(fault));
+        }
         if let (Some(Ok(data)), Some(Ok(_))) = (data, last) {
             let (data, _) = data.data().map_err(failure)?;
             return identity(&data).ok_or_else(|| {
@@ -336,7 +344,8 @@ async fn shortest(plan: &Arc<Plan>) -> StoreResult<Duration> {
     let link = Link::new(plan, Lasting::WithItsSession, asking, PATIENCE.1, ear);
     link.connect().await?;
     let shortest = link.granted();
-    link.close().await?;
+    // A session that is left open ends by itself, after that very time.
+    let _ = link.close().await;
     Ok(shortest)
 }
 
@@ -357,6 +366,9 @@ impl Store for Zookeeper {
             sessions_shared: false,
             durable: true,
             survives_failover: !self.servers.alone,
+            renewal_shows_tickets: true,
+            shared: self.plan.paths.knows(Mode::Shared),
+            permits: self.plan.paths.knows(Mode::Permits { weight: 1, of: 1 }),
             ..Capabilities::LINES
         }
     }
@@ -383,7 +395,8 @@ impl Store for Zookeeper {
                 self.lives.end(session, self.now());
                 Ok(Renewal::Lost)
             }
-            renewed => renewed.map(|version| Renewal::Renewed { version, tickets: None }),
+            renewed => renewed
+                .map(|(version, tickets)| Renewal::Renewed { version, tickets: Some(tickets) }),
         }
     }
 
@@ -455,6 +468,14 @@ impl Store for Zookeeper {
 
     async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
         self.show(which).await
+    }
+
+    fn blind_spots(&self) -> Option<&'static str> {
+        self.plan.paths.is_raw().then_some("locks in the folders below (name a folder to list it)")
+    }
+
+    fn unsupported(&self, mode: Mode) -> Option<&'static str> {
+        self.plan.paths.refusal(mode)
     }
 
     async fn check(&self, claim: Claim) -> StoreResult<bool> {

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A ticket is `_c_UUID-lock-NUMBER` (exclusive), `_c_UUID-__READ__NUMBER` (shared), with `raw=rw`
-//! `_c_UUID-__WRIT__NUMBER` (exclusive), or `_c_UUID-WEIGHT-of-CAPACITY-permits-NUMBER`. These are
-//! the names of Curator's recipes, and everything that a line's order and admission rest on is in
-//! them: one list of names decides.
+//! `_c_UUID-__WRIT__NUMBER` (exclusive), with `raw=kazoo` `HEX__lock__NUMBER` (exclusive), or
+//! `_c_UUID-WEIGHT-of-CAPACITY-permits-NUMBER`. These are the names of Curator's and kazoo's recipes,
+//! and everything that a line's order and admission rest on is in them: one list of names decides.
 
 use crate::{
     admission::{Room, admitted},
@@ -31,6 +31,8 @@ pub(super) enum Dialect {
     Mutex,
     /// Names are paths, and lines are those of `InterProcessReadWriteLock`.
     ReadWrite,
+    /// Names are paths, and lines are those of kazoo's `Lock`.
+    Kazoo,
 }
 
 #[derive(Clone, Debug)]
@@ -46,8 +48,8 @@ impl Paths {
         let chroot = chroot.trim_end_matches('/');
         let chroot = if chroot.is_empty() { String::new() } else { format!("/{chroot}") };
         for (what, path) in [("the path of the URL", &chroot), ("prefix=", &format!("/{prefix}"))] {
-            if !path.is_empty() && !is_path(path) {
-                return Err(format!("{what} cannot be a path in ZooKeeper"));
+            if let Some(rule) = broken_rule(path) {
+                return Err(format!("{what} cannot be a path in ZooKeeper: {rule}"));
             }
         }
         let root = format!("{chroot}/{prefix}");
@@ -70,13 +72,44 @@ impl Paths {
         if self.chroot.is_empty() { "/".to_owned() } else { self.chroot.clone() }
     }
 
-    /// The node of a line; `None` if the name cannot be one.
-    pub(super) fn line(&self, name: &Name) -> Option<String> {
+    /// The node of a line.
+    ///
+    /// # Errors
+    /// The rule that a raw name breaks.
+    pub(super) fn line(&self, name: &Name) -> Result<String, String> {
         if !self.is_raw() {
-            return Some(format!("{}/lines/{}", self.root, encoded(name.as_str())));
+            return Ok(format!("{}/lines/{}", self.root, encoded(name.as_str())));
         }
-        let path = format!("{}/{}", self.chroot, name.as_str().trim_start_matches('/'));
-        is_path(&path).then_some(path)
+        let name = name.as_str();
+        let path = format!("{}/{}", self.chroot, name.strip_prefix('/').unwrap_or(name));
+        if let Some(rule) = broken_rule(&path) {
+            return Err(rule.to_owned());
+        }
+        let is_in = |folder: &str| {
+            path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        match [SERVERS, &self.root].into_iter().find(|folder| is_in(folder)) {
+            Some(SERVERS) => Err(format!("{SERVERS} is ZooKeeper's own")),
+            Some(root) => Err(format!("{root} is lockkeeper's own folder")),
+            None => Ok(path),
+        }
+    }
+
+    /// Why a ticket of this mode cannot be taken, in the words of an error: the clients whose lines these
+    /// are would not see its node, and would be granted the lock beside it.
+    pub(super) fn refusal(&self, mode: Mode) -> Option<&'static str> {
+        use Dialect::{Kazoo, Mutex, Own, ReadWrite};
+        match (self.dialect, mode) {
+            (Own, _) | (ReadWrite, Mode::Shared) | (_, Mode::Exclusive) => None,
+            (Mutex, Mode::Shared) => Some("read locks with raw=true; use raw=rw"),
+            (Kazoo, Mode::Shared) => Some("read locks with raw=kazoo; use raw=rw"),
+            (_, Mode::Permits { .. }) => Some("semaphores with raw names; use a URL without raw"),
+        }
+    }
+
+    /// Whether a ticket of this mode can be taken.
+    pub(super) fn knows(&self, mode: Mode) -> bool {
+        self.refusal(mode).is_none()
     }
 
     pub(super) fn cell(&self, name: &Name) -> String {
@@ -92,7 +125,8 @@ impl Paths {
         match prefix.rsplit_once('/') {
             None => (self.base(), String::new()),
             Some((folder, _)) => {
-                let path = format!("{}/{}", self.chroot, folder.trim_start_matches('/'));
+                let path =
+                    format!("{}/{}", self.chroot, folder.strip_prefix('/').unwrap_or(folder));
                 let path = if path == "/" { path } else { path.trim_end_matches('/').to_owned() };
                 (path, format!("{folder}/"))
             }
@@ -114,12 +148,15 @@ impl Paths {
 
     /// What a ticket is created as; the server appends the number.
     pub(super) fn ticket(&self, line: &str, id: TicketId, mode: Mode) -> String {
-        let id = uuid(id);
-        match mode {
-            Mode::Shared => format!("{line}/_c_{id}-__READ__"),
-            Mode::Permits { weight, of } => format!("{line}/_c_{id}-{weight}-of-{of}-permits-"),
-            _ if self.dialect == Dialect::ReadWrite => format!("{line}/_c_{id}-__WRIT__"),
-            _ => format!("{line}/_c_{id}-lock-"),
+        let uuid = uuid(id);
+        match (mode, self.dialect) {
+            (Mode::Shared, _) => format!("{line}/_c_{uuid}-__READ__"),
+            (Mode::Permits { weight, of }, _) => {
+                format!("{line}/_c_{uuid}-{weight}-of-{of}-permits-")
+            }
+            (Mode::Exclusive, Dialect::ReadWrite) => format!("{line}/_c_{uuid}-__WRIT__"),
+            (Mode::Exclusive, Dialect::Kazoo) => format!("{line}/{id}__lock__"),
+            (Mode::Exclusive, _) => format!("{line}/_c_{uuid}-lock-"),
         }
     }
 }
@@ -128,12 +165,22 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, ENCODED).to_string()
 }
 
-/// What ZooKeeper takes for a path, without a slash at its end.
-fn is_path(path: &str) -> bool {
-    let part = |part: &str| !part.is_empty() && part != "." && part != "..";
-    let character = |c: char| !matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..);
-    path.strip_prefix('/').is_some_and(|rest| rest.split('/').all(part))
-        && path.chars().all(character)
+/// Where the servers keep what is theirs.
+const SERVERS: &str = "/zookeeper";
+
+/// Which of ZooKeeper's rules for paths this one breaks, which begins with a slash.
+fn broken_rule(path: &str) -> Option<&'static str> {
+    let any = |is: fn(&str) -> bool| path.split('/').skip(1).any(is);
+    let refused = |c| matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..);
+    if any(str::is_empty) {
+        return Some("no part of the path may be empty, as after a slash at its end");
+    }
+    if any(|part| part == "." || part == "..") {
+        return Some("no part of the path may be `.` or `..`");
+    }
+    let characters =
+        "ZooKeeper takes no control characters, none for private use and none above U+FFEF";
+    path.chars().any(refused).then_some(characters)
 }
 
 /// The id as Curator writes it.
@@ -304,13 +351,30 @@ mod tests {
     }
 
     #[test]
-    fn the_names_are_those_of_curator() {
+    fn the_names_are_those_of_curator_and_kazoo() {
         let id: TicketId = "00112233445566778899aabbccddeeff".parse().unwrap();
         let of = |dialect, mode| paths(dialect).ticket("/l", id, mode);
         let uuid = "00112233-4455-6677-8899-aabbccddeeff";
         assert_eq!(of(Dialect::Mutex, Mode::Exclusive), format!("/l/_c_{uuid}-lock-"));
         assert_eq!(of(Dialect::ReadWrite, Mode::Exclusive), format!("/l/_c_{uuid}-__WRIT__"));
         assert_eq!(of(Dialect::ReadWrite, Mode::Shared), format!("/l/_c_{uuid}-__READ__"));
+        assert_eq!(of(Dialect::Kazoo, Mode::Exclusive), format!("/l/{id}__lock__"));
+    }
+
+    /// What another client's lock does not look for would not keep it out.
+    #[test]
+    fn raw_lines_take_only_what_the_other_clients_see() {
+        let permits = Mode::Permits { weight: 1, of: 1 };
+        for (dialect, shared, semaphore) in [
+            (Dialect::Own, true, true),
+            (Dialect::Mutex, false, false),
+            (Dialect::ReadWrite, true, false),
+            (Dialect::Kazoo, false, false),
+        ] {
+            let paths = paths(dialect);
+            let knows = [Mode::Exclusive, Mode::Shared, permits].map(|mode| paths.knows(mode));
+            assert_eq!(knows, [true, shared, semaphore], "{dialect:?}");
+        }
     }
 
     #[test]
@@ -373,11 +437,22 @@ mod tests {
     fn raw_names_are_paths_or_nothing() {
         let raw = Paths::new("app", "lk", Dialect::Mutex).unwrap();
         let line = |name: &str| raw.line(&Name::new(name).unwrap());
-        assert_eq!(line("a/b").as_deref(), Some("/app/a/b"));
-        assert_eq!(line("/a").as_deref(), Some("/app/a"));
-        for name in ["a/", "a//b", ".", "a/..", "/", "\u{1f512}"] {
-            assert_eq!(line(name), None, "{name}");
+        for name in ["a/b", "a", "zookeeper", "lk2", "a/lk"] {
+            assert_eq!(line(name), Ok(format!("/app/{name}")));
+            assert_eq!(line(&format!("/{name}")), line(name));
         }
+        for name in ["a/", "a//b", "//a", "/", "//"] {
+            assert!(line(name).unwrap_err().contains("empty"), "{name}");
+        }
+        for name in [".", "a/..", "/./a"] {
+            assert!(line(name).unwrap_err().contains("`.`"), "{name}");
+        }
+        assert!(line("\u{1f512}").unwrap_err().contains("U+FFEF"));
+        assert!(line("lk").unwrap_err().contains("lockkeeper's"));
+        assert!(line("/lk/lines/a").unwrap_err().contains("lockkeeper's"));
+        let top = |name: &str| paths(Dialect::Mutex).line(&Name::new(name).unwrap());
+        assert!(top("zookeeper/quota").unwrap_err().contains("ZooKeeper's"));
+        assert_eq!(top("zookeepers").as_deref(), Ok("/zookeepers"));
         assert_eq!(raw.folder("a/b"), ("/app/a".to_owned(), "a/".to_owned()));
         assert_eq!(raw.folder("b"), ("/app".to_owned(), String::new()));
         let above: Vec<&str> = Paths::above("/app/a/b").collect();
@@ -391,7 +466,7 @@ mod tests {
         fn a_name_is_read_back_from_its_node(text in "\\PC{1,60}") {
             let (paths, name) = (paths(Dialect::Own), Name::new(&text).unwrap());
             let line = paths.line(&name).unwrap();
-            prop_assert!(is_path(&line));
+            prop_assert_eq!(broken_rule(&line), None);
             let node = line.strip_prefix("/lk/lines/").unwrap();
             prop_assert!(!node.contains('/'));
             prop_assert_eq!(paths.name("", node), Some(name));

@@ -46,8 +46,9 @@ impl Plan {
             None | Some("false") => Dialect::Own,
             Some("true") => Dialect::Mutex,
             Some("rw") => Dialect::ReadWrite,
+            Some("kazoo") => Dialect::Kazoo,
             Some(other) => {
-                return Err(Error::Url(format!("raw={other} is not true, rw or false")));
+                return Err(Error::Url(format!("raw={other} is not true, rw, kazoo or false")));
             }
         };
         let password = url.take_file("password_file")?.or(authority.password);

@@ -62,15 +62,22 @@ impl Server {
         (store, session, guest)
     }
 
-    /// What every store asks first.
-    async fn be_met(&self) -> Guest {
+    /// The first connection of a store, for what belongs to no session.
+    pub(super) async fn common(&self) -> Guest {
         // How the server is, by a word of four letters.
         drop(self.0.accept().await.unwrap());
-        let mut common = self.guest(TIMEOUT).await;
+        self.guest(TIMEOUT).await
+    }
+
+    /// What every store asks first.
+    async fn be_met(&self) -> Guest {
+        let mut common = self.common().await;
         let root = common.expect("data").await;
         let cells = common.expect("exists").await;
+        let own = common.expect("ephemerals").await;
         common.answer(&root, &data(b"0000000000000001", 1)).await;
         common.answer(&cells, &stat(1, 0)).await;
+        common.answer(&own, &names::<&str>(&[])).await;
         let mut shortest = self.guest(4_000).await;
         let close = shortest.expect("close").await;
         shortest.answer(&close, &[]).await;

@@ -141,7 +141,7 @@ impl Zookeeper {
             id: spot.id,
             mode: spot.mode,
             fence: granted.then_some(stat.czxid),
-            owner: card.owner,
+            owner: Some(card.owner),
             note: card.note,
             entered_ago,
             // When the one before it left is written nowhere.

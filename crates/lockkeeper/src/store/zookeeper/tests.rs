@@ -80,72 +80,37 @@ async fn come_and_go(store: &Zookeeper, session: SessionId, guest: &mut Guest, n
     assert_eq!(left.unwrap(), Left::Released);
 }
 
+/// Others can remove a line, make it anew and come to any number, all in one write.
 #[tokio::test]
-async fn a_ticket_with_the_next_number_needs_no_list() {
-    let server = Server::start().await;
-    let (store, session, mut guest) = server.store().await;
-    come_and_go(&store, session, &mut guest, 7).await;
-    let ticket = TicketId::random();
-    let (entered, ()) = join!(store.enter(enter(session, ticket, "a")), async {
-        let create = guest.expect("create").await;
-        guest.answer(&create, &created(&path("a", ticket, 8), 102)).await;
-    });
-    assert!(matches!(entered.unwrap(), Entered::Granted { fence: 102 }));
-}
-
-/// What is created next has this number and was made by this write; somebody else stands before it.
-async fn next_is_listed(number: u32, czxid: i64) {
+async fn a_ticket_with_the_very_next_number_is_not_granted_without_a_list() {
     let server = Server::start().await;
     let (store, session, mut guest) = server.store().await;
     come_and_go(&store, session, &mut guest, 7).await;
     let (ticket, other) = (TicketId::random(), TicketId::random());
     let (entered, ()) = join!(store.enter(enter(session, ticket, "a")), async {
-        let create = guest.expect("create").await;
-        guest.answer(&create, &created(&path("a", ticket, number), czxid)).await;
-        let list = guest.expect("list").await;
-        guest.answer(&list, &names(&[node(other, number - 1), node(ticket, number)])).await;
+        let line = [node(other, 7), node(ticket, 8)];
+        let_in(&mut guest, &path("a", ticket, 8), 102, &line).await;
         let_wait(&mut guest).await;
     });
     assert!(matches!(entered.unwrap(), Entered::Queued(wait) if wait.ahead == 1));
-    // Others use this line, so from now on it is listed at once.
-    let ticket = TicketId::random();
-    let (entered, ()) = join!(store.enter(enter(session, ticket, "a")), async {
-        let line = [node(ticket, number + 1)];
-        let_in(&mut guest, &path("a", ticket, number + 1), czxid + 2, &line).await;
-    });
-    assert!(matches!(entered.unwrap(), Entered::Granted { .. }));
 }
 
 #[tokio::test]
-async fn a_ticket_after_somebody_elses_is_listed() {
-    next_is_listed(9, 103).await;
-}
-
-/// Removed and made anew by others, a line can come to the next number by chance.
-#[tokio::test]
-async fn a_ticket_in_a_line_that_may_have_been_made_anew_is_listed() {
-    next_is_listed(8, 112).await;
-}
-
-#[tokio::test]
-async fn a_ticket_on_another_connection_is_listed() {
+async fn a_server_that_cannot_list_a_sessions_nodes_is_refused() {
     let server = Server::start().await;
-    let (store, session, mut guest) = server.store().await;
-    come_and_go(&store, session, &mut guest, 7).await;
-    let life = store.lives.living(session, store.now()).unwrap().first();
-    let number = life.link.connect().await.unwrap();
-    drop(guest);
-    life.link.broken(number).await;
-    let ticket = TicketId::random();
-    let (entered, _guest) = join!(store.enter(enter(session, ticket, "a")), async {
-        let mut guest = server.guest(TIMEOUT).await;
-        let create = guest.expect("create").await;
-        guest.answer(&create, &created(&path("a", ticket, 8), 102)).await;
-        let list = guest.expect("list").await;
-        guest.answer(&list, &names(&[node(ticket, 8)])).await;
-        guest
+    let (store, ()) = join!(Zookeeper::connect(server.url()), async {
+        let mut common = server.common().await;
+        let asks = [
+            common.expect("data").await,
+            common.expect("exists").await,
+            common.expect("ephemerals").await,
+        ];
+        common.answer(&asks[0], &data(b"0000000000000001", 1)).await;
+        common.answer(&asks[1], &stat(1, 0)).await;
+        common.refuse(&asks[2], -6).await;
     });
-    assert!(matches!(entered.unwrap(), Entered::Granted { fence: 102 }));
+    let e = store.map(drop).unwrap_err().to_string();
+    assert!(e.contains("ZooKeeper 3.6 or newer"), "{e}");
 }
 
 /// A server that answers once a majority has its first copy of a creation, after the second was sent.
