@@ -25,6 +25,7 @@ mod certificates;
 mod clock;
 mod detached;
 pub mod etcd;
+mod go;
 mod install;
 mod java;
 mod mysql;
@@ -46,6 +47,7 @@ mod zookeeper;
 
 pub use detached::{Detached, Mark};
 pub use etcd::{ETCD, ETCD_CLUSTER, ETCD_NEWER, ETCD_NEWER_PARTED, ETCD_PARTED, ETCD_TLS};
+pub use go::{GO_PEERS, GO_ZOOKEEPER, GoPeer, install_go_peers};
 pub use install::{Unavailable, install_missing};
 pub use java::{CURATOR, JAVA_PEERS, JavaPeer, install_java_peers};
 pub use mysql::{MARIADB, MARIADB_TLS, MYSQL, MYSQL_TLS};

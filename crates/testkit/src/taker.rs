@@ -5,7 +5,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use servers::JavaPeer;
+use servers::{GoPeer, JavaPeer};
 use std::{
     future::poll_fn,
     path::{Path, PathBuf},
@@ -93,6 +93,13 @@ impl Taker {
     pub async fn of_java_peer(peer: JavaPeer, program: &str, args: &[&str]) -> Self {
         let command = tokio::task::block_in_place(|| peer.program(&in_peers(program)));
         let mut command = Command::from(command.expect("it compiles"));
+        command.args(args);
+        Self::spawn(command).await
+    }
+
+    /// Starts a taker of a library for Go.
+    pub async fn of_go_peer(peer: GoPeer, args: &[&str]) -> Self {
+        let mut command = Command::new(peer.program().expect("it was built a moment ago"));
         command.args(args);
         Self::spawn(command).await
     }

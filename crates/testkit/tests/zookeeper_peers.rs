@@ -1,11 +1,11 @@
-//! Raw lines in the company of the real kazoo, as it is and with Curator's names, and of the real Curator:
-//! one line, one order, and whoever leaves wakes the next one. Each line of the table in
+//! Raw lines in the company of the real kazoo, as it is and with Curator's names, of the real Curator and of the
+//! real go-zookeeper: one line, one order, and whoever leaves wakes the next one. Each line of the table in
 //! docs/zookeeper.md is held to here.
 
 use anyhow::{Context as _, Result};
 use lockkeeper::{Error, Keeper, Owner};
 use nix::sys::signal::Signal::SIGKILL;
-use servers::{CURATOR, KAZOO, ZOOKEEPER};
+use servers::{CURATOR, GO_ZOOKEEPER, KAZOO, ZOOKEEPER};
 use std::{
     path::Path,
     process::ExitCode,
@@ -32,6 +32,7 @@ enum Who {
     /// kazoo, told to name its nodes as Curator does.
     KazooAsCurator,
     Curator,
+    Go,
 }
 
 macro_rules! tests {
@@ -53,7 +54,6 @@ macro_rules! mutex_tests {
     ($prefix:literal, $company:expr, $server:ident: $($more:ident),* $(,)?) => {
         tests![$prefix, $company, $server:
             they_stand_in_one_line_in_the_order_they_came,
-            a_try_of_either_is_busy_and_leaves_nothing,
             whoever_leaves_wakes_the_next_one_at_once,
             both_together_lose_no_update,
             a_killed_one_of_theirs_gives_way_to_ours,
@@ -67,19 +67,28 @@ macro_rules! mutex_tests {
 fn main() -> ExitCode {
     let lacks = trials::lacks(&ZOOKEEPER);
     let no_kazoo = lacks.clone().or_else(|| servers::install_peers(&[KAZOO]).pop());
+    let no_go = lacks.clone().or_else(|| servers::install_go_peers(&[GO_ZOOKEEPER]).pop());
     let no_curator = lacks.or_else(|| servers::install_java_peers(&[CURATOR]).pop());
     let server = Arc::new(Server::of(ZOOKEEPER));
     let kazoo = mutex_tests!["kazoo", [Who::Kazoo, Who::KazooTold, Who::KazooAsCurator], server:
+        a_try_of_either_is_busy_and_leaves_nothing,
         modes_that_theirs_would_not_see_are_refused,
         what_was_removed_by_hand_is_made_again,
     ];
     let curator = mutex_tests!["curator", [Who::Curator], server:
+        a_try_of_either_is_busy_and_leaves_nothing,
         modes_that_theirs_would_not_see_are_refused,
         readers_of_both_share_and_writers_of_both_do_not,
         readers_and_writers_of_both_come_in_their_order,
         a_mutex_and_a_read_write_lock_are_different_lines,
     ];
-    trials::main_of([(no_kazoo.as_ref(), kazoo), (no_curator.as_ref(), curator)])
+    // It cannot try.
+    let go = mutex_tests!["go", [Who::Go], server:];
+    trials::main_of([
+        (no_kazoo.as_ref(), kazoo),
+        (no_curator.as_ref(), curator),
+        (no_go.as_ref(), go),
+    ])
 }
 
 /// One server, a name in it, and those who want it.
@@ -107,6 +116,7 @@ impl Company {
             Who::Curator => {
                 return Taker::of_java_peer(CURATOR, "CuratorLock.java", &[&self.hosts]).await;
             }
+            Who::Go => return Taker::of_go_peer(GO_ZOOKEEPER, &[&self.hosts]).await,
             Who::Kazoo => "plain",
             Who::KazooTold => "told",
             Who::KazooAsCurator => "curator",
@@ -129,7 +139,7 @@ impl Company {
     fn raw(&self) -> &'static str {
         match self.who {
             Who::Kazoo => "raw=kazoo",
-            Who::KazooTold | Who::KazooAsCurator | Who::Curator => "raw=true",
+            Who::KazooTold | Who::KazooAsCurator | Who::Curator | Who::Go => "raw=true",
         }
     }
 
