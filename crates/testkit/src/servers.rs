@@ -32,7 +32,12 @@ pub fn all() -> Vec<Subject> {
 /// Redis in every topology, and Valkey.
 #[must_use]
 pub fn redis() -> Vec<Subject> {
-    let can = Capabilities { durable: true, ..Capabilities::LINES };
+    let can = Capabilities {
+        durable: true,
+        renewal_shows_tickets: true,
+        waiters_end_at_ttl: true,
+        ..Capabilities::LINES
+    };
     let of = |recipe| subject(recipe, can, "prefix=lk:", &[]).across_processes();
     let can =
         Capabilities { fenced: true, durable: true, survives_failover: true, ..Capabilities::NONE };

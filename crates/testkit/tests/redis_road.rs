@@ -70,3 +70,46 @@ async fn a_silent_address_in_the_url_does_not_keep_anybody_out() {
         keeper.close().await;
     }
 }
+
+/// All that an error says: its own words and those of its sources.
+fn all_words(e: &Error) -> String {
+    let mut words = e.to_string();
+    let mut source = std::error::Error::source(e);
+    while let Some(e) = source {
+        words = format!("{words}: {e}");
+        source = e.source();
+    }
+    words
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_keeps_a_client_out_is_said_once_with_the_address_or_the_remedy() {
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("one").port();
+    for url in [
+        "redis://127.0.0.1:PORT",
+        "redis+cluster://127.0.0.1:PORT",
+        "redis+sentinel://127.0.0.1:PORT/m",
+    ] {
+        let e = Keeper::connect(&url.replace("PORT", &port.to_string())).await;
+        let words = all_words(&e.expect_err("no server is there"));
+        assert_eq!(words.matches("refused").count(), 1, "{words}");
+        assert!(words.contains(&format!("cannot connect to 127.0.0.1:{port}")), "{words}");
+        assert!(!words.contains("redlock"), "{words}");
+    }
+    let Some(server) = start(servers::REDIS) else { return };
+    let client = redis::Client::open(("127.0.0.1", server.ports()[0])).expect("an address");
+    let mut wire = client.get_multiplexed_async_connection().await.expect("the server answers");
+    let mut set = redis::cmd("CONFIG");
+    set.arg("SET").arg("requirepass").arg("sesame");
+    let () = set.query_async(&mut wire).await.expect("an answer");
+    for (user, once) in
+        [("", "asks for a password"), (":wrong@", "refuses the user or its password")]
+    {
+        let e = Keeper::connect(&server.url().replacen("://", &format!("://{user}"), 1)).await;
+        let e = e.expect_err("the password is missing or wrong");
+        assert!(matches!(&e, Error::Store(e) if e.trouble == Trouble::Denied), "{e:?}");
+        let words = all_words(&e);
+        assert!(words.matches("password").count() <= 2 && words.contains(once), "{words}");
+        assert!(!words.contains("NOAUTH") && !words.contains("WRONGPASS"), "{words}");
+    }
+}

@@ -71,7 +71,7 @@ pub(crate) struct Scripts {
 
 impl Scripts {
     pub(crate) fn over(wire: MultiplexedConnection, session: SessionId, name: &str) -> Self {
-        let bucket = ["e", "s", "i", "o"].map(|kind| format!("lk:{{0}}:{kind}"));
+        let bucket = ["e", "s", "n", "o"].map(|kind| format!("lk:{{0}}:{kind}"));
         let line = ["z", "t"].map(|kind| format!("lk:{{0}}:{kind}:{name}"));
         let (closed, session) = ("lk:{0}:x", u128::from_be_bytes(session.to_bytes()));
         let mut enter = redis::cmd("EVALSHA");

@@ -5,10 +5,13 @@ use crate::{
     support::{Witness, keeper, keeper_for, start, waiter},
 };
 use anyhow::ensure;
-use lockkeeper::{Guard, Keeper, Loss};
+use lockkeeper::{Guard, Keeper, Loss, Renew};
 use servers::{Process, Recipe, Running};
 use std::{net::TcpStream, time::Duration};
-use testkit::world::{eventually, soon};
+use testkit::{
+    Hand,
+    world::{eventually, soon},
+};
 
 /// One more node, which can follow another one.
 const FOLLOWER: Recipe = Recipe {
@@ -119,6 +122,50 @@ async fn a_crowd_is_served_on_when_each_node_has_been_killed_once() {
         crowd.all_served(&format!("after the death of node {node}")).await;
     }
     crowd.go_home().await;
+}
+
+/// The follower has missed grants and a hand-over, and takes over without any connection breaking: the client
+/// is told where to go, renews there, and must learn from the data what it has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_follower_missed_is_lost_though_no_connection_breaks() {
+    let Some(server) = start(servers::REDIS_CLUSTER) else { return };
+    let follower = follower_of(&server, 1).await;
+    let renew = Renew { interval: Some(Duration::from_secs(1)), ..Renew::DEFAULT };
+    let builder = Keeper::builder().ttl(Duration::from_secs(120)).renew(renew);
+    let keeper = builder.connect(server.url()).await.expect("the cluster answers");
+    let other = Hand::open(keeper_for(&server, Duration::from_secs(120)).await.store()).await;
+    // All sessions are known wherever they will be needed, and to the follower too.
+    for guard in take_many(&keeper).await {
+        guard.release().await.expect("released");
+    }
+    let (mut held, mut waiting) = (Vec::new(), Vec::new());
+    for n in 0..16 {
+        let name = format!("handed over {n}");
+        held.push(other.take(&name).await);
+        waiting.push(waiter(&keeper, &name, 1).await);
+    }
+    let mut primary = Witness::at(server.ports()[1]).await;
+    eventually("the follower has all", async || primary.number(&["WAIT", "1", "1000"]).await == 1)
+        .await;
+    primary.command(&["ACL", "SETUSER", "default", "-sync", "-psync"]).await;
+    primary.command(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+    let mut guards = take_many(&keeper).await;
+    for (claim, waiter) in held.iter().zip(waiting) {
+        other.leave(claim.name.as_str(), claim.ticket).await;
+        guards.push(soon("the hand-over", waiter).await.expect("no panic").expect("granted"));
+    }
+    let mut heir = Witness::at(follower.ports()[0]).await;
+    heir.command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
+    for guard in &guards {
+        eventually("the client knows what the store knows", async || {
+            let held = keeper.check(&guard.sequencer()).await;
+            held.is_ok_and(|held| held == guard.is_held())
+        })
+        .await;
+    }
+    let lost = |some: &[Guard]| some.iter().filter(|guard| !guard.is_held()).count();
+    let lost = [lost(&guards[..16]), lost(&guards[16..])];
+    assert!(lost.iter().all(|lost| (1..16).contains(lost)), "those of one node of three: {lost:?}");
 }
 
 /// The follower takes over, whether the primary's connections break or it only falls silent.

@@ -20,7 +20,7 @@ async fn a_key_that_holds_something_else_is_named_and_left_alone() {
     witness.command(&["DEL", "lk:{0}:meta"]).await;
 
     let keeper = keeper(&server).await;
-    for key in ["lk:{0}:z:a", "lk:{0}:t:a", "lk:{0}:i", "lk:{0}:c:a"] {
+    for key in ["lk:{0}:z:a", "lk:{0}:t:a", "lk:{0}:n", "lk:{0}:c:a"] {
         witness.command(&["SET", key, "theirs"]).await;
         let refused = match keeper.lock("a").try_now().await {
             Ok(guard) if key.contains(":c:") => {

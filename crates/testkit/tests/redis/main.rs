@@ -9,4 +9,6 @@ mod failover;
 mod foreign;
 mod outage;
 mod redlock;
+mod splice;
 mod support;
+mod switch;

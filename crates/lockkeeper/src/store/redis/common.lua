@@ -1,20 +1,25 @@
 -- Shared by all scripts, which are this text followed by their own; see scripts.rs.
 --
 -- Keys of one bucket, all in one slot; a script names those it uses in KEYS:
---   e  zset  session -> when it is dead (µs of the server's clock), lock-delay included;
+--   e  zset  session -> when it is dead (µs of the server's clock), lock-delay included; 0 once it has
+--            ended and left tickets that no script has swept yet
 --            !session -> until when a session that was closed cannot be opened again
 --   s  hash  session -> "evictions ttl delay channel owner"
+--            #session -> the sum of its tickets' ids, see part
 --            @ -> what the clock said when a session was last opened or renewed
---   i  zset  name    -> the last number given out in its line (a place or a fence)
---   o  zset  "session ticket name", all with the score 0: the tickets of each session, in order of text
+--   n  zset  @ -> the last number given out in the bucket (a place or a fence)
+--   o  zset  all with the score 0, so that they stand in order of text:
+--            "session ticket name": the tickets of each session
+--            "@name": the lines that have tickets or holds
 --            in the first bucket also "session @bucket ", for each other one in which it is open
---   x  zset  name    -> when its closed tickets can be forgotten
+--   x  zset  name    -> when its closed tickets can be forgotten, and its holds are over
 --   z  zset  ticket  -> its place in the line of one name
 --   t  hash  ticket  -> "session weight capacity fence entered granted hold note_edit cell_edit note";
 --                       fence and granted are 0 while it waits; session is - for a hold that has
 --                       outlived its session, until hold.
 --            x session ticket -> until when a copy of its enter is refused: it was closed
 --   c  hash  the cell of one name: v its bytes, f the fence of its writer
+-- A line that is empty leaves nothing behind: the fence of its next grant is above n's @.
 -- Numbers are doubles here and stay exact up to 2^53, which the clock reaches in the year 2255.
 
 local function num(n) return string.format('%.0f', n) end
@@ -24,11 +29,14 @@ local function clock()
   return t[1] * 1000000 + t[2]
 end
 
--- The next number of a line: grows, and never falls below the clock.
-local function draw(I, name, now)
-  if redis.call('ZADD', I, 'GT', 'CH', num(now), name) == 1 then return now end
-  return tonumber(redis.call('ZINCRBY', I, 1, name))
+-- The next number of the bucket: grows, and never falls below the clock.
+local function draw(N, now)
+  if redis.call('ZADD', N, 'GT', 'CH', num(now), '@') == 1 then return now end
+  return tonumber(redis.call('ZINCRBY', N, 1, '@'))
 end
+
+-- What a ticket adds to the sum of its session: the first four bytes of its id, big-endian.
+local function part(id) return tonumber(string.sub(id, 1, 8), 16) end
 
 local TICKET = '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$'
 
@@ -39,6 +47,7 @@ local function read(T, id)
   local v = redis.call('HGET', T, id)
   if not v then return nil end
   local sid, weight, cap, fence, entered, granted, hold, ne, ce, note = string.match(v, TICKET)
+  if not sid then return nil end
   return {
     id = id, sid = sid, weight = tonumber(weight), cap = tonumber(cap), fence = tonumber(fence),
     entered = tonumber(entered), granted = tonumber(granted), hold = tonumber(hold),
@@ -90,40 +99,62 @@ end
 -- How a ticket stands among those of its session.
 local function own(sid, id, name) return sid .. ' ' .. id .. ' ' .. name end
 
--- A session is over. Its tickets go when their lines are next looked at.
+-- From the first to behind the last of a session's tickets in o, and of its notes on other buckets.
+local function mine(sid) return '[' .. sid .. ' ', '(' .. sid .. '!' end
+local function notes(sid) return '[' .. sid .. ' @', '(' .. sid .. ' A' end
+
+-- A session is over. Its tickets go when their lines are next looked at or swept; until then it is kept
+-- with an end of 0, so that bury finds them.
 local function over(E, S, O, sid)
-  redis.call('ZREM', E, sid)
-  redis.call('HDEL', S, sid)
-  redis.call('ZREMRANGEBYLEX', O, '[' .. sid .. ' @', '(' .. sid .. ' A')
+  redis.call('HDEL', S, sid, '#' .. sid)
+  redis.call('ZREMRANGEBYLEX', O, notes(sid))
+  if redis.call('ZLEXCOUNT', O, mine(sid)) == 0 then
+    redis.call('ZREM', E, sid)
+  else
+    redis.call('ZADD', E, 0, sid)
+  end
+end
+
+-- Takes a ticket off the list of its session.
+local function unlist(S, O, name, id, sid)
+  if redis.call('ZREM', O, own(sid, id, name)) == 1 then
+    -- No sum is negative but that of a session that is over, which had none. (A minus before 0 would stay.)
+    if redis.call('HINCRBY', S, '#' .. sid, 0 - part(id)) < 0 then
+      redis.call('HDEL', S, '#' .. sid)
+    end
+  end
 end
 
 -- Takes a ticket out of its line; k is what is known of it, if anything is.
-local function drop(O, Z, T, name, id, k)
+local function drop(S, O, Z, T, name, id, k)
   redis.call('ZREM', Z, id)
   redis.call('HDEL', T, id)
-  if k and k.sid ~= '-' then redis.call('ZREM', O, own(k.sid, id, name)) end
+  if k and k.sid ~= '-' then unlist(S, O, name, id, k.sid) end
 end
 
 -- Grants a waiting ticket whose end was looked up just before.
-local function grant(I, T, name, k, now)
-  k.fence, k.granted = draw(I, name, now), now
+local function grant(N, T, k, now)
+  k.fence, k.granted = draw(N, now), now
   write(T, k)
   if k.channel ~= '' then redis.call('PUBLISH', k.channel, k.id .. ' ' .. num(k.fence)) end
 end
 
 -- Walks a line from its head: the dead fall out and their sessions end, the longest prefix that fits
 -- is granted. Reads no further than the first live ticket that must wait. Returns the room left, the
--- first holder, when the line can move by itself, and whether somebody waits.
-local function settle(E, S, I, O, Z, T, name, now)
+-- first holder, when the line can move by itself, and whether a ticket waits.
+local function settle(E, S, N, O, Z, T, name, now)
   local at, front = 0, { waits = false }
   while true do
     local ids = redis.call('ZRANGE', Z, at, at + 3)
-    if #ids == 0 then return front end
+    if #ids == 0 then
+      if at == 0 then redis.call('ZREM', O, '@' .. name) end
+      return front
+    end
     for _, id in ipairs(ids) do
       local k = read(T, id)
       local ends = k and dead_at(E, S, k) or 0
       if ends <= now then
-        drop(O, Z, T, name, id, k)
+        drop(S, O, Z, T, name, id, k)
         -- The session of a waiter may only be expired: its held tickets have their lock-delay.
         if k and k.sid ~= '-' and tonumber(redis.call('ZSCORE', E, k.sid) or 0) <= now then
           over(E, S, O, k.sid)
@@ -131,16 +162,17 @@ local function settle(E, S, I, O, Z, T, name, now)
       else
         front.room = front.room or k.cap
         front.cap = k.cap
+        -- The first that waits counts too: when it ends, those behind it may fit.
+        if not front.moves or ends < front.moves then front.moves = ends end
         if k.weight > front.room then
           front.waits = true
           return front
         end
         front.room = front.room - k.weight
         front.holder = front.holder or k
-        if not front.moves or ends < front.moves then front.moves = ends end
         if k.fence == 0 then
-          grant(I, T, name, k, now)
-          -- Nobody else can go. Who is dead behind falls out when somebody looks again.
+          grant(N, T, k, now)
+          -- There is room for no other. The dead behind it fall out when the line is next looked at.
           if front.room == 0 then return front end
         end
         at = at + 1
@@ -159,44 +191,75 @@ local function wait(S, ahead, front, now)
 end
 
 -- Ends a few sessions that are dead: more than one session leaves behind, so that they never pile up.
-local function bury(E, S, O, now)
+-- Returns what the client asks to have swept the next time, as a script may touch only lines that it was
+-- asked for: "session ticket name" for what these sessions have left, "- - name" for lines in x.
+local function bury(E, S, O, X, now)
+  local dust = {}
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', X, '-inf', num(now), 'LIMIT', 0, 32)) do
+    dust[#dust + 1] = '- - ' .. name
+  end
   for _, gone in ipairs(redis.call('ZRANGEBYSCORE', E, '-inf', num(now), 'LIMIT', 0, 4)) do
     over(E, S, O, gone)
-  end
-end
-
--- Names of some lines that should be swept. A script may touch only lines that it was asked for, so
--- the client asks for these the next time.
-local function dusty(I, X, now, idle)
-  local names = redis.call('ZRANGEBYSCORE', X, '-inf', num(now), 'LIMIT', 0, 32)
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', I, '-inf', num(now - idle), 'LIMIT', 0, 32)) do
-    names[#names + 1] = name
-  end
-  return names
-end
-
--- Clears a line: its dead, its closed tickets that are old enough, and all of it if nothing is left and
--- it has been idle for long.
-local function sweep(E, S, I, O, X, Z, T, name, now, idle)
-  settle(E, S, I, O, Z, T, name, now)
-  local flat, latest = redis.call('HGETALL', T), nil
-  for n = 1, #flat, 2 do
-    if string.sub(flat[n], 1, 2) == 'x ' then
-      local till = tonumber(flat[n + 1])
-      if till <= now then
-        redis.call('HDEL', T, flat[n])
-      elseif not latest or till > latest then
-        latest = till
-      end
+    local from, to = mine(gone)
+    for _, entry in ipairs(redis.call('ZRANGE', O, from, to, 'BYLEX', 'LIMIT', 0, 64)) do
+      dust[#dust + 1] = entry
     end
   end
-  if latest then redis.call('ZADD', X, num(latest), name) else redis.call('ZREM', X, name) end
-  local last = redis.call('ZSCORE', I, name)
-  if not last or tonumber(last) > now - idle then return end
-  if redis.call('EXISTS', Z, T) == 0 then
-    redis.call('ZREM', I, name)
-  else
-    -- Still in use: its turn comes again when it has been idle once more.
-    redis.call('ZADD', I, num(now), name)
+  return dust
+end
+
+-- Clears closed tickets that are old enough, and notes when to come again.
+local function forget(X, T, name, now)
+  local flat, latest = redis.call('HGETALL', T), 0
+  for n = 1, #flat, 2 do
+    local till = 0
+    if string.sub(flat[n], 1, 2) == 'x ' then
+      till = tonumber(flat[n + 1])
+      if till <= now then redis.call('HDEL', T, flat[n]) end
+    elseif string.sub(flat[n + 1], 1, 2) == '- ' then
+      local hold = read(T, flat[n])
+      till = hold and hold.hold or 0
+    end
+    latest = math.max(latest, till)
   end
+  if latest > now then redis.call('ZADD', X, num(latest), name) else redis.call('ZREM', X, name) end
+end
+
+-- Clears what bury has named: a ticket of a session that is over, or what is old in a line.
+local function sweep(E, S, N, O, X, Z, T, name, id, sid, now)
+  if sid ~= '-' then
+    local k = read(T, id)
+    if not k or k.sid ~= sid then
+      unlist(S, O, name, id, sid)
+    elseif dead_at(E, S, k) <= now then
+      drop(S, O, Z, T, name, id, k)
+    end
+  end
+  settle(E, S, N, O, Z, T, name, now)
+  if sid == '-' then forget(X, T, name, now) end
+end
+
+-- Which server answers, with which history: another one, or the same with other data, says something
+-- else. Eviction of keys counts, since it takes tickets away that n and o still have. Empty where scripts
+-- may not ask.
+local function history()
+  local said = {}
+  local asks = { server = 'run_id:%w+', replication = 'master_replid:%w+', stats = 'evicted_keys:%d+' }
+  for n, section in ipairs({ 'server', 'replication', 'stats' }) do
+    local info = redis.pcall('INFO', section)
+    said[n] = type(info) == 'string' and string.match(info, asks[section]) or ''
+  end
+  return table.concat(said, ' ')
+end
+
+-- The sum of a session's tickets, counted anew if there is none.
+local function sum(S, O, sid)
+  local kept = redis.call('HGET', S, '#' .. sid)
+  if kept then return tonumber(kept) end
+  local total, from, to = 0, mine(sid)
+  for _, entry in ipairs(redis.call('ZRANGE', O, from, to, 'BYLEX')) do
+    total = total + (part(string.sub(entry, #sid + 2)) or 0)
+  end
+  redis.call('HSET', S, '#' .. sid, num(total))
+  return total
 end

@@ -53,6 +53,13 @@ impl Plan {
         }
     }
 
+    /// The addresses as people write them.
+    fn to(&self, default_port: u16) -> String {
+        let addresses = self.addresses(default_port);
+        let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        texts.join(", ")
+    }
+
     fn addresses(&self, default_port: u16) -> Vec<ConnectionAddr> {
         let hosts = self.authority.hosts.iter();
         hosts.map(|(host, port)| self.address(host, port.unwrap_or(default_port))).collect()
@@ -130,7 +137,7 @@ pub(in crate::store) async fn single(mut url: StoreUrl) -> Result<Redis> {
         return Err(Error::Url(what.into()));
     };
     let source = Source::Single(Box::new(plan.client(info).map_err(bad)?));
-    Ok(Redis::over(source, &plan.prefix, Clock::system()).await?)
+    Ok(Redis::over(source, plan.to(PORT), &plan.prefix, Clock::system()).await?)
 }
 
 /// Servers that know nothing of each other, for Redlock; and the prefix of its keys.
@@ -153,7 +160,7 @@ pub(in crate::store) async fn sentinel(mut url: StoreUrl) -> Result<Redis> {
         let what = "redis+sentinel:// needs the name of the service, as in redis+sentinel://a,b,c/mymaster";
         return Err(Error::Url(what.into()));
     }
-    let addresses = plan.addresses(SENTINEL_PORT);
+    let (addresses, to) = (plan.addresses(SENTINEL_PORT), plan.to(SENTINEL_PORT));
     let builder = SentinelClientBuilder::new(addresses, service, SentinelServerType::Master);
     let mut builder = builder
         .map_err(bad)?
@@ -172,7 +179,7 @@ pub(in crate::store) async fn sentinel(mut url: StoreUrl) -> Result<Redis> {
     }
     let client = builder.build().map_err(bad)?;
     let source = Source::Sentinel(Box::new(tokio::sync::Mutex::new(client)));
-    Ok(Redis::over(source, &plan.prefix, Clock::system()).await?)
+    Ok(Redis::over(source, to, &plan.prefix, Clock::system()).await?)
 }
 
 /// A cluster: `redis+cluster://[USER[:PASSWORD]@]HOST,HOST,…`.
@@ -184,5 +191,6 @@ pub(in crate::store) async fn cluster(mut url: StoreUrl) -> Result<Redis> {
         builder = builder.tls(TlsMode::Secure).certs(certificates.clone());
     }
     let client = builder.build().map_err(bad)?;
-    Ok(Redis::over(Source::Cluster(Box::new(client)), &plan.prefix, Clock::system()).await?)
+    let source = Source::Cluster(Box::new(client));
+    Ok(Redis::over(source, plan.to(PORT), &plan.prefix, Clock::system()).await?)
 }

@@ -1,11 +1,11 @@
--- Ends somebody's ticket. One round trip.
--- KEYS e s i o z t   ARGV name ticket   -> 1 | 0
-local E, S, I, O, Z, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+-- Ends the ticket of another session. One round trip.
+-- KEYS e s n o z t   ARGV name ticket   -> 1 | 0
+local E, S, N, O, Z, T = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local name, id, now = ARGV[1], ARGV[2], clock()
-settle(E, S, I, O, Z, T, name, now)
+settle(E, S, N, O, Z, T, name, now)
 local k = read(T, id)
 if not k then return 0 end
-drop(O, Z, T, name, id, k)
+drop(S, O, Z, T, name, id, k)
 if k.sid ~= '-' then
   local evictions, _, channel = about(S, k.sid)
   if channel ~= '' then
@@ -14,5 +14,5 @@ if k.sid ~= '-' then
     redis.call('PUBLISH', channel, id .. ' ended')
   end
 end
-settle(E, S, I, O, Z, T, name, now)
+settle(E, S, N, O, Z, T, name, now)
 return 1

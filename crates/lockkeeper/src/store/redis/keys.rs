@@ -11,7 +11,7 @@ pub(super) struct Keys {
     stem: String,
     ends: String,
     sessions: String,
-    index: String,
+    numbers: String,
     own: String,
     closed: String,
 }
@@ -23,7 +23,7 @@ impl Keys {
         Self {
             ends: of_bucket("e"),
             sessions: of_bucket("s"),
-            index: of_bucket("i"),
+            numbers: of_bucket("n"),
             own: of_bucket("o"),
             closed: of_bucket("x"),
             stem,
@@ -42,8 +42,8 @@ impl Keys {
         &self.sessions
     }
 
-    pub(super) fn index(&self) -> &str {
-        &self.index
+    pub(super) fn numbers(&self) -> &str {
+        &self.numbers
     }
 
     pub(super) fn own(&self) -> &str {
@@ -63,7 +63,7 @@ impl Keys {
         let of_bucket = [
             (self.ends(), "zset"),
             (self.sessions(), "hash"),
-            (self.index(), "zset"),
+            (self.numbers(), "zset"),
             (self.own(), "zset"),
             (self.closed(), "zset"),
         ];
@@ -97,19 +97,6 @@ pub(super) fn bucket(name: &Name, buckets: u32) -> u32 {
     hash % buckets
 }
 
-/// A pattern for names that begin so, whatever characters the beginning has.
-pub(super) fn glob(prefix: &str) -> String {
-    let mut pattern = String::with_capacity(prefix.len() + 1);
-    for c in prefix.chars() {
-        if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^') {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern.push('*');
-    pattern
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +108,29 @@ mod tests {
             let key = keys.order(&Name::new(name).unwrap());
             let tag = &key[key.find('{').unwrap() + 1..key.find('}').unwrap()];
             assert_eq!(tag, "7");
+        }
+    }
+
+    /// The keys of a bucket have no colon behind their letter, those of a line have one; and no prefix has the
+    /// brace that ends it.
+    #[test]
+    fn no_name_and_no_prefix_leads_to_the_key_of_another() {
+        let names =
+            ["a", "e", "s", "meta", ":e", "e:", "z:a", "t:a", "{0}:s", "lk:{0}:s", "lk:{0}:t:a"];
+        let mut seen = std::collections::BTreeSet::new();
+        for prefix in ["lk", "lk:", "lk:z", "z", ":"] {
+            for bucket in [0, 1] {
+                let keys = Keys::new(prefix, bucket);
+                assert!(seen.insert(keys.meta()));
+                for (key, _) in keys.kinds(None) {
+                    assert!(seen.insert(key));
+                }
+                for name in names.map(|name| Name::new(name).unwrap()) {
+                    for key in [keys.order(&name), keys.tickets(&name), keys.cell(&name)] {
+                        assert!(seen.insert(key.clone()), "{key} stands for two things");
+                    }
+                }
+            }
         }
     }
 

@@ -6,7 +6,10 @@
 //! Behind Sentinel a new connection asks for the primary again; in a cluster the client follows the
 //! slots itself, unless a node falls silent: then it begins anew with the nodes that answer.
 
-use super::{KIND, trouble::error};
+use super::{
+    KIND,
+    trouble::{error, unconnected},
+};
 use crate::{
     clock::{Clock, Moment},
     error::{StoreError, Trouble},
@@ -111,6 +114,8 @@ pub(in crate::store) struct Link(Arc<State>);
 
 struct State {
     source: Source,
+    /// The addresses in the URL, for people.
+    to: String,
     ear: Ear,
     clock: Clock,
     /// The present connection and its number.
@@ -159,16 +164,17 @@ impl State {
             return Ok(present);
         }
         if self.tries.load(Ordering::Relaxed) != before {
-            return Err(unreachable("cannot connect"));
+            return Err(unreachable(format!("cannot connect to {}", self.to)));
         }
         let number = self.tries.fetch_add(1, Ordering::Relaxed) + 1;
         let made = tokio::time::timeout(CONNECT, self.connect(number)).await;
         let wire = match made {
             Ok(Ok(wire)) => wire,
-            Ok(Err(e)) => {
-                return Err(StoreError { outcome: crate::Outcome::NotApplied, ..error(e) });
+            Ok(Err(e)) => return Err(unconnected(&e, &self.to)),
+            Err(_) => {
+                let what = format!("cannot connect to {} within {CONNECT:?}", self.to);
+                return Err(unreachable(what));
             }
-            Err(_) => return Err(unreachable(format!("cannot connect within {CONNECT:?}"))),
         };
         self.debt().settle();
         *self.current() = Some((number, wire.clone()));
@@ -249,12 +255,14 @@ impl Debt {
 impl Link {
     /// A link to one server.
     pub(in crate::store) fn single(client: Client, ear: Ear) -> Self {
-        Self::new(Source::Single(Box::new(client)), ear)
+        let to = client.get_connection_info().addr().to_string();
+        Self::new(Source::Single(Box::new(client)), to, ear)
     }
 
-    pub(super) fn new(source: Source, ear: Ear) -> Self {
+    pub(super) fn new(source: Source, to: String, ear: Ear) -> Self {
         Self(Arc::new(State {
             source,
+            to,
             ear,
             clock: Clock::system(),
             current: Mutex::default(),
@@ -265,7 +273,7 @@ impl Link {
         }))
     }
 
-    /// Changes whenever a connection breaks: what was written before may be gone with a server.
+    /// Changes whenever a connection breaks, and with it the subscription to hints.
     pub(super) fn breaks(&self) -> u64 {
         *self.0.breaks.borrow()
     }
@@ -374,7 +382,7 @@ impl Link {
             if useless && !self.is_cluster() {
                 self.0.give_up(number);
             }
-            error(e)
+            error(&e)
         })
     }
 }

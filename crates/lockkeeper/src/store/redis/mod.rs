@@ -5,7 +5,7 @@
 //! | line | a sorted set of tickets and a hash of what they carry, both under the name |
 //! | session | one entry with its end in a sorted set, in every bucket where it is used |
 //! | hint | one channel for each process; the message carries ticket and fence |
-//! | fence | max(the line's last + 1, the server's clock in µs), drawn inside the script |
+//! | fence | max(the bucket's last + 1, the server's clock in µs), drawn inside the script |
 //! | round trips | enter, leave, renew (for each bucket), poll (for each bucket): one script each; close and the poll of all tickets: two |
 //!
 //! The operations are Lua scripts beside this file, atomic on the server. Time is the server's alone.
@@ -13,31 +13,36 @@
 //! the waiter holds the lock when the message arrives.
 //!
 //! On a cluster names are spread over buckets, whose keys share a slot. A session lives in each bucket
-//! that it uses, and losing it in one of them ends all of it.
+//! that it uses, and losing it in one of them ends all of it. An empty line leaves nothing behind.
 
 mod advice;
 pub(super) mod connect;
 mod foreign;
 mod keys;
 mod link;
+mod look;
+mod meta;
 mod poll;
+mod renew;
 mod reply;
 mod scripts;
 mod sessions;
+#[cfg(test)]
+mod tests;
 mod trouble;
 
 use super::{
-    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LOOK_MAX, Leave, Left,
-    Look, Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Which,
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
+    Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Which,
 };
 use crate::{
     clock::Clock,
     error::{StoreError, Trouble},
-    line::{LINE_MAX, Line, Ticket},
+    line::{LINE_MAX, Line},
     name::Name,
     ticket::{Place, SessionId, TicketId},
 };
-use keys::{CLUSTER_BUCKETS, Keys, bucket, glob};
+use keys::{CLUSTER_BUCKETS, Keys, bucket};
 use link::Source;
 pub(super) use link::{Greet, Link, Wire, no_greeting};
 use redis::{Cmd, Value};
@@ -56,22 +61,11 @@ use std::{
 
 pub(crate) const KIND: &str = "redis";
 
-/// For how long an idle line's last number is kept: longer than clocks may differ.
-const IDLE: Duration = Duration::from_secs(24 * 3600);
-
-/// How many names a look asks for at once.
-const AT_ONCE: usize = 64;
 /// No request takes effect later than this after it was sent.
 const PATIENCE: Duration = STRAY_MAX.checked_div(2).expect("two is not zero");
 
 /// The bucket in which every session is open, and where it is noted where else it is.
 const HOME: u32 = 0;
-
-/// What a renewal in one bucket has said.
-struct Renewed {
-    evictions: u64,
-    joined: Vec<u32>,
-}
 
 /// Lines in Redis.
 pub struct Redis {
@@ -87,20 +81,21 @@ pub struct Redis {
 }
 
 impl Redis {
-    async fn over(source: Source, prefix: &str, clock: Clock) -> StoreResult<Self> {
+    async fn over(source: Source, to: String, prefix: &str, clock: Clock) -> StoreResult<Self> {
         let sessions = Arc::<Sessions>::default();
-        let link = Link::new(source, sessions.ear());
+        let link = Link::new(source, to, sessions.ear());
         let wanted = if link.is_cluster() { CLUSTER_BUCKETS } else { 1 };
         for advice in advice::of(&link, &clock).await? {
             tracing::warn!(%advice, "the Redis server's set-up");
         }
-        let (id, buckets) = meta(&link, &Keys::new(prefix, 0).meta(), wanted).await?;
+        let scripts = Scripts::new();
+        let (id, buckets) = meta::meta(&link, &scripts, prefix, wanted).await?;
         let tag: u64 = rand::random();
         Ok(Self {
             id,
             clock,
             link,
-            scripts: Scripts::new(),
+            scripts,
             buckets: (0..buckets).map(|b| Keys::new(prefix, b)).collect(),
             channel: format!("{prefix}:n:{tag:016x}"),
             offset: AtomicI64::new(0),
@@ -132,26 +127,25 @@ impl Redis {
         now.saturating_add_unsigned(micros(PATIENCE))
     }
 
-    async fn open_in(&self, bucket: u32, ask: &Open) -> StoreResult<()> {
+    /// Opens a session in a bucket; returns the history that the server has shown.
+    async fn open_in(&self, bucket: u32, ask: &Open) -> StoreResult<String> {
         let keys = &self.buckets[bucket as usize];
         let mut script = self.scripts.open.prepare_invoke();
-        script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.own());
+        script.key(keys.ends()).key(keys.sessions()).key(keys.numbers()).key(keys.own());
         script.key(keys.closed());
         script.arg(hex(ask.session)).arg(micros(ask.ttl)).arg(micros(ask.lock_delay));
-        script.arg(micros(IDLE)).arg(&self.channel).arg(pack(&ask.owner));
+        script.arg(&self.channel).arg(pack(&ask.owner));
         let mut parts = match self.run(keys, None, &script).await? {
             Value::Int(_) => return Err(StoreError::session_over(KIND)),
             answer => Parts::of(answer)?,
         };
         self.set_clock(parts.int()?);
-        self.sessions.sweep_later(bucket, parts.names()?);
+        self.sessions.sweep_later(bucket, parts.dust()?);
+        let history = parts.text()?;
         if bucket != HOME {
             self.join(bucket, ask).await?;
         }
-        if let Some(life) = self.sessions.lives().get_mut(&ask.session) {
-            life.buckets.insert(bucket);
-        }
-        Ok(())
+        Ok(history)
     }
 
     /// Lets all who renew the session know of this bucket. A renewal that came home before the note did
@@ -180,7 +174,10 @@ impl Redis {
         let (ask, buckets) =
             self.life(session).await?.ok_or_else(|| StoreError::session_over(KIND))?;
         if !buckets.contains(&bucket) {
-            self.open_in(bucket, &ask).await?;
+            let history = self.open_in(bucket, &ask).await?;
+            if let Some(life) = self.sessions.lives().get_mut(&session) {
+                life.opened(bucket, history);
+            }
         }
         Ok(ask.lock_delay)
     }
@@ -217,7 +214,7 @@ impl Redis {
         let Place { session, name, ticket } = &ask.place;
         let keys = self.keys(name);
         let mut call = evalsha(&self.scripts.enter, 6, name, ask.note.len());
-        call.arg(keys.ends()).arg(keys.sessions()).arg(keys.index()).arg(keys.own());
+        call.arg(keys.ends()).arg(keys.sessions()).arg(keys.numbers()).arg(keys.own());
         call.arg(keys.order(name)).arg(keys.tickets(name));
         call.arg(name.as_str()).arg(ticket.to_string()).arg(hex(*session)).arg(micros(delay));
         call.arg(ask.mode.weight()).arg(ask.mode.capacity());
@@ -230,7 +227,7 @@ impl Redis {
         let Place { session, name, ticket } = &ask.place;
         let keys = self.keys(name);
         let mut call = evalsha(&self.scripts.leave, 7, name, 0);
-        call.arg(keys.ends()).arg(keys.sessions()).arg(keys.index()).arg(keys.own());
+        call.arg(keys.ends()).arg(keys.sessions()).arg(keys.numbers()).arg(keys.own());
         call.arg(keys.order(name)).arg(keys.tickets(name)).arg(keys.closed());
         call.arg(name.as_str()).arg(ticket.to_string()).arg(hex(*session));
         call.arg(micros(ask.keep.unwrap_or_default()));
@@ -266,27 +263,6 @@ impl Redis {
         }))
     }
 
-    async fn renew_in(&self, bucket: u32, ask: &Open) -> StoreResult<Option<Renewed>> {
-        let keys = &self.buckets[bucket as usize];
-        let mut script = self.scripts.renew.prepare_invoke();
-        script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.own());
-        script.key(keys.closed());
-        script.arg(hex(ask.session)).arg(micros(ask.ttl)).arg(micros(ask.lock_delay));
-        script.arg(micros(IDLE));
-        for name in self.sessions.sweep_now(bucket) {
-            script.key(keys.order(&name)).key(keys.tickets(&name)).arg(name.as_str());
-        }
-        let mut parts = match self.run(keys, None, &script).await? {
-            Value::Int(_) => return Ok(None),
-            answer => Parts::of(answer)?,
-        };
-        let evictions = u64::try_from(parts.int()?).unwrap_or(0);
-        self.sessions.sweep_later(bucket, parts.names()?);
-        self.set_clock(parts.int()?);
-        let joined = parts.parts()?.filter_map(|note| reply::joined(&note)).collect();
-        Ok(Some(Renewed { evictions, joined }))
-    }
-
     async fn edit(&self, kind: &str, edit: &Edit) -> StoreResult<Edited> {
         let Place { session, name, ticket } = &edit.place;
         let keys = self.keys(name);
@@ -300,61 +276,6 @@ impl Redis {
             _ => Ok(Edited::NotHeld),
         }
     }
-
-    async fn show(&self, name: Name) -> StoreResult<Option<Line>> {
-        let keys = self.keys(&name);
-        let mut script = self.scripts.show.prepare_invoke();
-        script.key(keys.ends()).key(keys.sessions());
-        script.key(keys.order(&name)).key(keys.tickets(&name));
-        let tickets = Parts::of(self.run(keys, Some(&name), &script).await?)?;
-        let tickets: Vec<Ticket> =
-            tickets.map(|ticket| Parts::of(ticket)?.ticket()).collect::<StoreResult<_>>()?;
-        let capacity = tickets.first().map(|t| t.mode.capacity());
-        Ok(capacity.map(|capacity| Line::new(name, capacity, tickets)))
-    }
-
-    /// All names of all buckets that begin so, in order.
-    async fn names(&self, prefix: &str) -> StoreResult<BTreeSet<Name>> {
-        let mut names = BTreeSet::new();
-        for keys in &self.buckets {
-            let mut cursor = 0_u64;
-            loop {
-                let mut scan = redis::cmd("ZSCAN");
-                scan.arg(keys.index()).arg(cursor).arg("MATCH").arg(glob(prefix));
-                scan.arg("COUNT").arg(1000);
-                let (next, page): (u64, Vec<Vec<u8>>) = self.link.query(&scan).await?;
-                let texts = page.iter().step_by(2).filter_map(|n| std::str::from_utf8(n).ok());
-                names.extend(texts.filter_map(|n| Name::new(n).ok()));
-                cursor = next;
-                if cursor == 0 {
-                    break;
-                }
-            }
-        }
-        Ok(names)
-    }
-}
-
-/// The identity of the data and its number of buckets, made by the first who comes.
-async fn meta(link: &Link, key: &str, buckets: u32) -> StoreResult<(StoreId, u32)> {
-    let fresh: u64 = rand::random();
-    for (field, value) in [("id", format!("{fresh:016x}")), ("buckets", buckets.to_string())] {
-        let mut set = redis::cmd("HSETNX");
-        if let Err(e) = link.query::<i64>(set.arg(key).arg(field).arg(value)).await {
-            return Err(foreign::explained(link, e, [(key.to_owned(), "hash")]).await);
-        }
-    }
-    let (id, found): (String, u32) =
-        link.query(redis::cmd("HMGET").arg(key).arg("id").arg("buckets")).await?;
-    if found != buckets {
-        let what = format!(
-            "the locks under this prefix are spread over {found} buckets, and this kind of URL \
-             uses {buckets}; use the same kind of URL everywhere, or another prefix"
-        );
-        return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
-    }
-    let id = u64::from_str_radix(&id, 16).map_err(|_| nonsense(&Value::Nil))?;
-    Ok((StoreId(id.to_be_bytes()), buckets))
 }
 
 impl Store for Redis {
@@ -363,7 +284,12 @@ impl Store for Redis {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, ..Capabilities::LINES }
+        Capabilities {
+            durable: true,
+            renewal_shows_tickets: true,
+            waiters_end_at_ttl: true,
+            ..Capabilities::LINES
+        }
     }
 
     fn id(&self) -> StoreId {
@@ -371,35 +297,17 @@ impl Store for Redis {
     }
 
     async fn open(&self, ask: Open) -> StoreResult<Terms> {
-        let (session, terms) = (ask.session, Terms::new(ask.ttl, ask.lock_delay));
-        let life = Life::new(ask.clone(), BTreeSet::new());
-        self.sessions.lives().entry(session).or_insert(life);
-        self.open_in(HOME, &ask).await?;
+        let terms = Terms::new(ask.ttl, ask.lock_delay);
+        let history = self.open_in(HOME, &ask).await?;
+        // Only now: of an opening that fails or is given up nothing stays behind.
+        let mut lives = self.sessions.lives();
+        let fresh = || Life::new(ask.clone(), BTreeSet::new());
+        lives.entry(ask.session).or_insert_with(fresh).opened(HOME, history);
         Ok(terms)
     }
 
     async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
-        let Some((ask, buckets)) = self.life(session).await? else { return Ok(Renewal::Lost) };
-        // Before the renewal: a break while it is under way must show the next time at the latest.
-        let mut version = self.link.breaks() << 32;
-        let (mut due, mut done) = (buckets, BTreeSet::new());
-        due.insert(HOME);
-        // The home may name buckets that another handle has opened since; then once more, for those.
-        while !due.is_empty() {
-            let renewals = due.iter().map(|bucket| self.renew_in(*bucket, &ask));
-            let mut joined = BTreeSet::new();
-            for renewal in super::together::all(renewals).await {
-                let Some(renewed) = renewal? else { return Ok(Renewal::Lost) };
-                version = version.wrapping_add(renewed.evictions);
-                joined.extend(renewed.joined);
-            }
-            done.append(&mut due);
-            due = joined.difference(&done).copied().collect();
-        }
-        if let Some(life) = self.sessions.lives().get_mut(&session) {
-            life.buckets.append(&mut done);
-        }
-        Ok(Renewal::Renewed { version, tickets: None })
+        self.renew_all(session).await
     }
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {
@@ -466,22 +374,10 @@ impl Store for Redis {
     }
 
     async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
-        let names = match which {
-            Look::Exact(name) => return Ok(self.show(name).await?.into_iter().collect()),
-            Look::Prefix { prefix, after } => {
-                let names = self.names(&prefix).await?;
-                names.into_iter().filter(move |name| after.as_ref().is_none_or(|a| name > a))
-            }
-        };
-        let (mut lines, mut names) = (Vec::new(), names.peekable());
-        while names.peek().is_some() && lines.len() < LOOK_MAX {
-            let some: Vec<_> = names.by_ref().take(AT_ONCE).map(|name| self.show(name)).collect();
-            for line in super::together::all(some).await {
-                lines.extend(line?);
-            }
+        match which {
+            Look::Exact(name) => self.show(vec![name]).await,
+            Look::Prefix { prefix, after } => self.lines(&prefix, after).await,
         }
-        lines.truncate(LOOK_MAX);
-        Ok(lines)
     }
 
     async fn check(&self, claim: Claim) -> StoreResult<bool> {
@@ -510,7 +406,7 @@ impl Store for Redis {
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
         let keys = self.keys(&name);
         let mut script = self.scripts.evict.prepare_invoke();
-        script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.own());
+        script.key(keys.ends()).key(keys.sessions()).key(keys.numbers()).key(keys.own());
         script.key(keys.order(&name)).key(keys.tickets(&name));
         script.arg(name.as_str()).arg(ticket.to_string());
         Ok(self.run::<i64>(keys, Some(&name), &script).await? == 1)

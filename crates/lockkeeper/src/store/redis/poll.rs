@@ -1,7 +1,7 @@
 //! How the tickets of a session stand.
 
 use super::{
-    IDLE, Redis,
+    Redis,
     reply::{Parts, own},
     sessions::{hex, micros},
 };
@@ -68,16 +68,16 @@ impl Redis {
         let asks = asks.map(|(bucket, lines)| {
             let keys = &self.buckets[bucket as usize];
             let mut script = script.prepare_invoke();
-            script.key(keys.ends()).key(keys.sessions()).key(keys.index()).key(keys.own());
+            script.key(keys.ends()).key(keys.sessions()).key(keys.numbers()).key(keys.own());
             script.key(keys.closed());
-            script.arg(hex(session)).arg(micros(STRAY_MAX)).arg(micros(IDLE));
+            let session = hex(session);
+            script.arg(&session).arg(micros(STRAY_MAX));
             for (name, ticket) in &lines {
                 script.key(keys.order(name)).key(keys.tickets(name));
-                script.arg(name.as_str()).arg(ticket.to_string());
+                script.arg(name.as_str()).arg(ticket.to_string()).arg(&session);
             }
-            for name in if sweep { self.sessions.sweep_now(bucket) } else { Vec::new() } {
-                script.key(keys.order(&name)).key(keys.tickets(&name));
-                script.arg(name.as_str()).arg("-");
+            if sweep {
+                self.sweep(&mut script, bucket);
             }
             async move { Ok((lines, self.run::<Value>(keys, None, &script).await?)) }
         });

@@ -1,11 +1,11 @@
 //! Reading what the scripts answer.
 
-use super::KIND;
+use super::{KIND, sessions::Dust};
 use crate::{
     error::{StoreError, Trouble},
     line::Ticket,
     name::Name,
-    store::{Holder, Open, StoreResult, Wait},
+    store::{Holder, Open, StoreResult, TicketDigest, Wait},
     ticket::{Mode, Owner, SessionId, TicketId},
 };
 use redis::Value;
@@ -55,13 +55,18 @@ impl Parts {
         Self::of(self.next()?)
     }
 
-    /// A list of names.
-    pub(super) fn names(&mut self) -> StoreResult<Vec<Name>> {
-        let name = |value| match value {
-            Value::BulkString(bytes) => Name::new(std::str::from_utf8(&bytes).ok()?).ok(),
+    /// A list of what is to be swept, each "session ticket name".
+    pub(super) fn dust(&mut self) -> StoreResult<Vec<Dust>> {
+        let dust = |value| match value {
+            Value::BulkString(bytes) => dust(std::str::from_utf8(&bytes).ok()?),
             _ => None,
         };
-        Ok(self.parts()?.filter_map(name).collect())
+        Ok(self.parts()?.filter_map(dust).collect())
+    }
+
+    /// How many tickets there are, and their sum.
+    pub(super) fn digest(&mut self) -> StoreResult<TicketDigest> {
+        Ok(TicketDigest { count: self.number()?, sum: self.number()? })
     }
 
     fn number(&mut self) -> StoreResult<u64> {
@@ -137,6 +142,13 @@ pub(in crate::store) fn own(entry: &str) -> Option<(Name, TicketId)> {
     Some((Name::new(parts.next()?).ok()?, ticket))
 }
 
+/// Something to be swept: `session ticket name`.
+fn dust(entry: &str) -> Option<Dust> {
+    let mut parts = entry.splitn(3, ' ').map(str::to_owned);
+    let (session, ticket) = (parts.next()?, parts.next()?);
+    Some(Dust { session, ticket, name: Name::new(&parts.next()?).ok()? })
+}
+
 /// A note on another bucket in which a session is open: `session @bucket `.
 pub(in crate::store) fn joined(entry: &Value) -> Option<u32> {
     let Value::BulkString(bytes) = entry else { return None };
@@ -178,6 +190,7 @@ mod tests {
         let name = Name::new(" a  b ").unwrap();
         assert_eq!(own(&format!("5e {ticket} {name}")), Some((name, ticket)));
         assert_eq!(own("5e"), None);
+        assert_eq!(dust("- -  a  b ").map(|dust| dust.name), Some(Name::new(" a  b ").unwrap()));
     }
 
     #[test]

@@ -16,7 +16,7 @@ macro_rules! scripts {
         }
     };
 }
-scripts!(open, join, renew, close, enter, leave, poll, edit, check, show, evict);
+scripts!(meta, open, join, renew, close, enter, leave, poll, edit, check, show, evict);
 
 /// Where the common part goes. What stands before it in a script needs nothing from there: the usual
 /// case should not pay for functions that it does not use.

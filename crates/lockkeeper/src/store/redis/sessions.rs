@@ -11,7 +11,10 @@ use crate::{
 use redis::Value;
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -20,19 +23,50 @@ use std::{
 pub(super) struct Sessions {
     lives: Mutex<HashMap<SessionId, Life>>,
     sinks: Mutex<HashMap<SessionId, Arc<dyn Hints>>>,
-    /// Lines that the server wants swept, by bucket.
-    dust: Mutex<HashMap<u32, Vec<Name>>>,
+    /// What the server wants swept, by bucket.
+    dust: Mutex<HashMap<u32, Vec<Dust>>>,
+    /// How many grants messages have told of.
+    told: AtomicU64,
+}
+
+/// Something to be swept: a ticket that a session has left, or all that is old in a line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Dust {
+    pub(super) session: String,
+    pub(super) ticket: String,
+    pub(super) name: Name,
 }
 
 pub(super) struct Life {
     pub(super) ask: Open,
     /// The buckets in which the server knows the session.
     pub(super) buckets: BTreeSet<u32>,
+    /// The server and its history, as each bucket has last shown them.
+    histories: HashMap<u32, String>,
+    /// How often a bucket has shown another history than before.
+    changes: u64,
 }
 
 impl Life {
     pub(super) fn new(ask: Open, buckets: BTreeSet<u32>) -> Self {
-        Self { ask, buckets }
+        Self { ask, buckets, histories: HashMap::new(), changes: 0 }
+    }
+
+    /// The session is open in a bucket, which shows this history.
+    pub(super) fn opened(&mut self, bucket: u32, history: String) {
+        self.buckets.insert(bucket);
+        self.shown(bucket, history);
+    }
+
+    /// Takes in the history that a bucket shows.
+    pub(super) fn shown(&mut self, bucket: u32, history: String) {
+        let is_other = self.histories.get(&bucket).is_some_and(|before| *before != history);
+        self.changes += u64::from(is_other);
+        self.histories.insert(bucket, history);
+    }
+
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
     }
 }
 
@@ -45,17 +79,32 @@ impl Sessions {
         self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes in the history that a bucket shows for a session.
+    pub(super) fn shown(&self, session: SessionId, bucket: u32, history: String) {
+        if let Some(life) = self.lives().get_mut(&session) {
+            life.shown(bucket, history);
+        }
+    }
+
     /// Notes what the server wants swept in a bucket.
-    pub(super) fn sweep_later(&self, bucket: u32, names: Vec<Name>) {
-        self.dust.lock().unwrap_or_else(PoisonError::into_inner).insert(bucket, names);
+    pub(super) fn sweep_later(&self, bucket: u32, dust: Vec<Dust>) {
+        self.dust.lock().unwrap_or_else(PoisonError::into_inner).insert(bucket, dust);
     }
 
     /// What is to be swept in a bucket now.
-    pub(super) fn sweep_now(&self, bucket: u32) -> Vec<Name> {
+    pub(super) fn sweep_now(&self, bucket: u32) -> Vec<Dust> {
         self.dust.lock().unwrap_or_else(PoisonError::into_inner).remove(&bucket).unwrap_or_default()
     }
 
+    /// How many grants messages have told of so far.
+    pub(super) fn told(&self) -> u64 {
+        self.told.load(Ordering::Relaxed)
+    }
+
     fn hear(&self, message: &Message) {
+        if matches!(message, Message::Granted(..)) {
+            self.told.fetch_add(1, Ordering::Relaxed);
+        }
         let sinks: Vec<Arc<dyn Hints>> = self.sinks().values().cloned().collect();
         for sink in sinks {
             match *message {

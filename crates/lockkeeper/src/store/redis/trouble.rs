@@ -9,20 +9,32 @@ const RIGHTS: &str = "; docs/redis.md lists the rights that locks need";
 const FOREIGN: &str =
     "; a key that locks use holds something else: choose another prefix=, or remove it";
 
-/// The error as the core and people should see it.
-pub(super) fn error(e: RedisError) -> StoreError {
-    if let Some(what) = tls(&e) {
-        return StoreError::not_applied(KIND, Trouble::Misconfigured, what).because(e);
+/// The error as the core and people should see it. It has no source, because it says all that the source would
+/// say again; nor may it repeat what the server repeats of a request it does not know, perhaps our password.
+pub(super) fn error(e: &RedisError) -> StoreError {
+    if let Some(what) = tls(e) {
+        return StoreError::not_applied(KIND, Trouble::Misconfigured, what);
     }
-    let (trouble, hint) = kind(&e);
-    let what = format!("{}{hint}", words(&e));
-    let error = if is_refusal(&e, trouble) {
+    let (trouble, hint) = kind(e);
+    let what = format!("{}{hint}", words(e));
+    if is_refusal(e, trouble) {
         StoreError::not_applied(KIND, trouble, what)
     } else {
         StoreError::unknown(KIND, trouble, what)
+    }
+}
+
+/// Why no connection to these servers could be made.
+pub(super) fn unconnected(e: &RedisError, to: &str) -> StoreError {
+    let error = error(e);
+    let what = match error.trouble {
+        Trouble::Unavailable if e.code().is_none() => {
+            let why = e.detail().map_or_else(|| e.to_string(), str::to_owned);
+            format!("cannot connect to {to}: {why}")
+        }
+        _ => error.what,
     };
-    // What the server repeats of a request it does not know may be our password.
-    if repeats_us(&e) { error } else { error.because(e) }
+    StoreError::not_applied(KIND, error.trouble, what)
 }
 
 /// Has the server refused the request before doing anything? A script that fails half-way has done the
@@ -40,15 +52,15 @@ fn is_in_script(e: &RedisError) -> bool {
     detail(e).contains("script: ") || detail(e).contains("Error running script")
 }
 
-fn repeats_us(e: &RedisError) -> bool {
-    detail(e).contains("with args beginning with")
-}
-
 /// What happened, in the server's own words if it has said some.
 fn words(e: &RedisError) -> String {
+    if let Some(what) = credentials(e) {
+        return what.to_owned();
+    }
     match (e.code(), detail(e)) {
         (None, _) if e.is_io_error() => format!("{}: {e}", e.category()),
-        (None, _) | (_, "") => e.category().to_owned(),
+        (None, "") | (Some(_), "") => e.category().to_owned(),
+        (None, said) => format!("{}: {said}", e.category()),
         // From here on it names the script by its hash, or repeats what we have sent.
         (Some(code), said) => {
             let end = [" script: ", ", with args"].iter().filter_map(|mark| said.find(mark)).min();
@@ -57,7 +69,22 @@ fn words(e: &RedisError) -> String {
     }
 }
 
+/// What is wrong with the user or its password. A cluster's client hides the server's code in its own words.
+fn credentials(e: &RedisError) -> Option<&'static str> {
+    let says = |code| e.code() == Some(code) || detail(e).contains(&format!("\"{code}\""));
+    if says("NOAUTH") {
+        return Some(
+            "the server asks for a password; write it into the URL, or use password_file=",
+        );
+    }
+    says("WRONGPASS")
+        .then_some("the server refuses the user or its password; check both in the URL")
+}
+
 fn kind(e: &RedisError) -> (Trouble, &'static str) {
+    if credentials(e).is_some() {
+        return (Trouble::Denied, "");
+    }
     if e.is_io_error() || e.is_timeout() || e.is_cluster_error() {
         return (Trouble::Unavailable, "");
     }
@@ -73,7 +100,6 @@ fn kind(e: &RedisError) -> (Trouble, &'static str) {
         _ => {}
     }
     match e.code().unwrap_or_default() {
-        "NOAUTH" | "WRONGPASS" => (Trouble::Denied, "; check the user and its password"),
         "NOPERM" => (Trouble::Denied, RIGHTS),
         // Inside a script older servers say it in other words.
         "ERR" if detail(e).contains("The user executing the script can't") => {
@@ -116,7 +142,7 @@ mod tests {
     /// The error that comes of a server's answer.
     fn said(answer: &str) -> StoreError {
         let value = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes());
-        error(value.and_then(Value::extract_error).expect_err("an error"))
+        error(&value.and_then(Value::extract_error).expect_err("an error"))
     }
 
     #[test]
@@ -133,6 +159,20 @@ mod tests {
             assert_eq!((e.trouble, e.outcome), (Trouble::Denied, Outcome::Unknown), "{e}");
             assert!(!e.what.contains(" on @user_script"), "{e}");
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_credentials_is_said_once_in_plain_words() {
+        let noauth = "NOAUTH HELLO must be called with the client already authenticated";
+        let (kind, desc) = (ErrorKind::Io, "Failed to create initial connections");
+        let of_a_cluster = error(&(kind, desc, format!("{:?}: HELLO must be", "NOAUTH")).into());
+        for e in [said(noauth), of_a_cluster] {
+            assert_eq!(e.trouble, Trouble::Denied, "{e}");
+            assert!(e.what.contains("asks for a password") && !e.what.contains("HELLO"), "{e}");
+        }
+        let e = said("WRONGPASS invalid username-password pair or user is disabled.");
+        assert_eq!(e.trouble, Trouble::Denied);
+        assert!(e.what.contains("refuses the user or its password") && e.source.is_none(), "{e}");
     }
 
     #[test]

@@ -1,0 +1,48 @@
+//! What is written down once for all of the data under a prefix.
+
+use super::{KIND, foreign, keys::Keys, link::Link, scripts::Scripts};
+use crate::{
+    error::{StoreError, Trouble},
+    store::{StoreId, StoreResult},
+};
+
+/// The number of the layout that common.lua describes. It grows when clients that know only the older one
+/// would misread the data.
+const LAYOUT: u32 = 2;
+
+/// The identity of the data and its number of buckets, written by the first client that comes.
+pub(super) async fn meta(
+    link: &Link,
+    scripts: &Scripts,
+    prefix: &str,
+    buckets: u32,
+) -> StoreResult<(StoreId, u32)> {
+    let key = Keys::new(prefix, 0).meta();
+    let fresh: u64 = rand::random();
+    let mut script = scripts.meta.prepare_invoke();
+    script.key(&key).arg(format!("{fresh:016x}")).arg(LAYOUT).arg(buckets);
+    type Found = (Option<String>, Option<String>, Option<String>);
+    let (id, layout, found): Found = match link.run(&script).await {
+        Err(e) => return Err(foreign::explained(link, e, [(key, "hash")]).await),
+        Ok(found) => found,
+    };
+    let refuse = |what: String| Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
+    if layout.as_deref() != Some(&LAYOUT.to_string()) {
+        let layout = layout.unwrap_or_else(|| "1".to_owned());
+        return refuse(format!(
+            "the locks under this prefix have the layout {layout}, and this version of lockkeeper knows \
+             the layout {LAYOUT}; use the version that wrote them, or another prefix="
+        ));
+    }
+    if found.as_deref() != Some(&buckets.to_string()) {
+        let found = found.unwrap_or_default();
+        return refuse(format!(
+            "the locks under this prefix are spread over {found} buckets, and this kind of URL \
+             uses {buckets}; use the same kind of URL everywhere, or another prefix"
+        ));
+    }
+    let Some(id) = id.and_then(|id| u64::from_str_radix(&id, 16).ok()) else {
+        return refuse(format!("the key {key:?} is damaged; choose another prefix=, or remove it"));
+    };
+    Ok((StoreId(id.to_be_bytes()), buckets))
+}

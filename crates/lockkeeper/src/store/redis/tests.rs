@@ -1,0 +1,40 @@
+//! What can be seen only from inside of the store.
+
+use super::{Redis, connect};
+use crate::{
+    store::{Open, Store as _, url::StoreUrl},
+    ticket::{Owner, SessionId},
+};
+use servers::{REDIS, Require, Running};
+use std::time::Duration;
+
+async fn started() -> Option<(Running, Redis)> {
+    if let Some(missing) = REDIS.first_missing() {
+        assert!(!Require::from_env().wants(REDIS.name), "{missing} is not installed");
+        return None;
+    }
+    let server = REDIS.start().expect("a server");
+    let url = StoreUrl::parse(server.url()).expect("a URL");
+    let store = connect::single(url).await.expect("the server answers");
+    Some((server, store))
+}
+
+fn ask() -> Open {
+    let (ttl, lock_delay) = (Duration::from_secs(60), Duration::ZERO);
+    Open { session: SessionId::random(), ttl, lock_delay, owner: Owner::default() }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_opening_that_fails_or_is_given_up_leaves_nothing_in_the_handle() {
+    let Some((mut server, store)) = started().await else { return };
+    let opened = ask();
+    store.open(opened.clone()).await.expect("a session");
+    let given_up = tokio::time::timeout(Duration::ZERO, store.open(ask())).await;
+    assert!(given_up.is_err(), "it was polled once");
+    server.kill().expect("killed");
+    store.open(ask()).await.expect_err("there is no server");
+    let known: Vec<SessionId> = store.sessions.lives().keys().copied().collect();
+    assert_eq!(known, [opened.session]);
+    store.forget(opened.session);
+    assert!(store.sessions.lives().is_empty());
+}

@@ -1,0 +1,136 @@
+//! A replica that takes over without any connection breaking: a proxy stands between. What a client
+//! has, it must learn from the data.
+
+use crate::{
+    splice::Splice,
+    support::{Witness, start},
+};
+use lockkeeper::{Guard, Keeper, Loss, Renew, Store as _};
+use servers::Running;
+use std::time::Duration;
+use testkit::{
+    Hand,
+    live::waiter,
+    world::{eventually, soon},
+};
+
+/// How often keepers renew here. Their sessions live much longer than a test.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// A primary, its replica, and the way to them.
+struct Pair {
+    primary: Running,
+    replica: Running,
+    proxy: Splice,
+}
+
+impl Pair {
+    async fn start() -> Option<Self> {
+        let (primary, replica) = (start(servers::REDIS)?, start(servers::REDIS)?);
+        let proxy = Splice::to(primary.ports()[0]);
+        let pair = Self { primary, replica, proxy };
+        let port = pair.primary.ports()[0].to_string();
+        pair.primary().await.command(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
+        let mut replica = pair.replica().await;
+        replica.command(&["REPLICAOF", "127.0.0.1", &port]).await;
+        eventually("the replica follows", async || {
+            replica.info("replication").await.contains("master_link_status:up")
+        })
+        .await;
+        Some(pair)
+    }
+
+    async fn primary(&self) -> Witness {
+        Witness::of(&self.primary).await
+    }
+
+    async fn replica(&self) -> Witness {
+        Witness::of(&self.replica).await
+    }
+
+    async fn keeper(&self) -> Keeper {
+        let renew = Renew { interval: Some(INTERVAL), ..Renew::DEFAULT };
+        let builder = Keeper::builder().ttl(Duration::from_secs(120)).renew(renew);
+        builder.connect(&self.proxy.url()).await.expect("the server answers")
+    }
+
+    /// What is written from now on the replica will not hear of; all that was written before it has.
+    async fn cut(&self) {
+        let mut primary = self.primary().await;
+        eventually("the replica has all", async || {
+            primary.number(&["WAIT", "1", "1000"]).await == 1
+        })
+        .await;
+        primary.command(&["ACL", "SETUSER", "default", "-sync", "-psync"]).await;
+        primary.command(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+        let mut replica = self.replica().await;
+        eventually("the replica has no link", async || {
+            replica.info("replication").await.contains("master_link_status:down")
+        })
+        .await;
+    }
+
+    /// The replica takes over, and the proxy leads to it.
+    async fn switch(&self) {
+        let connections = self.proxy.connections();
+        self.replica().await.command(&["REPLICAOF", "NO", "ONE"]).await;
+        self.proxy.lead_to(self.replica.ports()[0]).await;
+        assert_eq!(self.proxy.connections(), connections, "no connection has ended");
+    }
+}
+
+async fn take(keeper: &Keeper, name: &str) -> Guard {
+    keeper.lock(name).await.expect("free")
+}
+
+/// Waits for the loss, which must be noticed by the data: the proxy has broken nothing.
+async fn is_lost(pair: &Pair, guard: &Guard) {
+    let connections = pair.proxy.connections();
+    assert_eq!(soon("the loss", guard.lost()).await, Loss::Evicted);
+    assert_eq!(pair.proxy.connections(), connections);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_the_replica_missed_is_lost_though_no_connection_breaks() {
+    let Some(pair) = Pair::start().await else { return };
+    let keeper = pair.keeper().await;
+    let known = take(&keeper, "known").await;
+    pair.cut().await;
+    let missed = take(&keeper, "missed").await;
+    pair.switch().await;
+    is_lost(&pair, &missed).await;
+    assert!(known.is_held() && keeper.check(&known.sequencer()).await.expect("an answer"));
+    let next = pair.keeper().await.lock("missed").await.expect("free");
+    assert!(next.fence() > missed.fence());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_the_replica_missed_is_made_again_though_no_connection_breaks() {
+    let Some(pair) = Pair::start().await else { return };
+    let keeper = pair.keeper().await;
+    let (known, released) = (take(&keeper, "known").await, take(&keeper, "a").await);
+    pair.cut().await;
+    released.release().await.expect("released");
+    pair.switch().await;
+    let next = soon("the lock", pair.keeper().await.lock("a").into_future()).await;
+    next.expect("granted").release().await.expect("released");
+    assert!(known.is_held());
+}
+
+/// The replica has the waiter's ticket and not the hand-over, and the same number of tickets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hand_over_that_the_replica_missed_is_lost_though_the_ticket_stayed() {
+    let Some(pair) = Pair::start().await else { return };
+    let (one, two) = (pair.keeper().await, pair.keeper().await);
+    // Nothing of this session changes afterwards: nothing but the hand-over is missed.
+    let holder = Hand::open(one.store()).await;
+    let held = holder.take("a").await;
+    let waiter = waiter(&two, "a", 1).await;
+    pair.cut().await;
+    holder.leave("a", held.ticket).await;
+    let granted = soon("the hand-over", waiter).await.expect("no panic").expect("granted");
+    pair.switch().await;
+    assert!(!two.check(&granted.sequencer()).await.expect("an answer"), "it waits again there");
+    is_lost(&pair, &granted).await;
+    assert!(two.store().capabilities().renewal_shows_tickets);
+}
