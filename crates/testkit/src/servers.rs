@@ -68,7 +68,12 @@ pub fn postgres() -> Vec<Subject> {
 /// MariaDB, and MySQL itself.
 #[must_use]
 pub fn mysql() -> Vec<Subject> {
-    let can = Capabilities { durable: true, ..Capabilities::LINES };
+    let can = Capabilities {
+        durable: true,
+        renewal_shows_tickets: true,
+        waiters_end_at_ttl: true,
+        ..Capabilities::LINES
+    };
     let of = |recipe| subject(recipe, can, "prefix=", &[]).across_processes();
     vec![of(servers::MARIADB), of(servers::MYSQL)]
 }

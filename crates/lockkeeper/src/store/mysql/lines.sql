@@ -201,7 +201,7 @@ leaving: BEGIN
     UPDATE lk_ticket SET session = NULL, hold_until = v_now + p_keep WHERE name = p_name AND id = p_ticket;
   ELSE
     IF v_first > 0 THEN
-      UPDATE lk_gate SET fence = 0 WHERE name = p_name;
+      UPDATE lk_gate SET fence = 0, session = '' WHERE name = p_name;
       -- Two copies of its enter may have put it into both places.
       SELECT COUNT(*) INTO v_there FROM lk_ticket WHERE name = p_name AND id = p_ticket AND session = p_session;
       IF v_there THEN
@@ -242,7 +242,7 @@ BEGIN
       WHERE name = p_name AND id = p_ticket FOR UPDATE SKIP LOCKED;
     IF v_first > 0 AND v_gate OR v_seq IS NOT NULL THEN
       IF v_first > 0 THEN
-        UPDATE lk_gate SET fence = 0, session = COALESCE(session, '') WHERE name = p_name;
+        UPDATE lk_gate SET fence = 0, session = '' WHERE name = p_name;
       ELSE
         DELETE FROM lk_ticket WHERE name = p_name AND id = p_ticket;
         UPDATE lk_line SET standing = standing - 1 WHERE name = p_name;

@@ -23,6 +23,7 @@ mod advice;
 pub(super) mod connect;
 mod link;
 mod look;
+mod often;
 mod reply;
 mod rights;
 mod schema;
@@ -37,8 +38,8 @@ pub use tx::{Procedures, fence_check, lock_in};
 
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
-    Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Which,
-    doubts::Doubts, fast::Fast,
+    Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, TicketDigest,
+    Which, doubts::Doubts, fast::Fast,
 };
 use crate::{
     clock::Clock,
@@ -51,13 +52,14 @@ use connect::Plan;
 use link::Link;
 use link::Text;
 use mysql_async::{Row, Value};
+use often::Often;
 use reply::{Answer, field, one, what};
 use statements::{Server, Statements};
 use std::{
     fmt,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -72,6 +74,8 @@ const IDLE: Duration = Duration::from_secs(24 * 3600);
 const PATIENCE: Duration = STRAY_MAX.checked_div(2).expect("two is not zero");
 /// With every so many renewals idle lines are looked for, though nothing else is to be swept.
 const SWEEP: u64 = 16;
+/// By so many microseconds two answers of one server may differ about its start, which it tells in seconds.
+const START_DOUBT: u64 = 3_000_000;
 /// How many tickets one poll asks for, so that others get their turn.
 const POLL: usize = 64;
 
@@ -85,15 +89,37 @@ pub struct Mysql {
     prefix: String,
     /// May the tables be made?
     create: bool,
-    /// Which server has answered the last renewal.
-    server: Mutex<Option<String>>,
+    /// Which server has answered the last renewal, and how often it was another than before.
+    answering: Mutex<Option<Answering>>,
+    servers: AtomicU64,
+    /// A newer lockkeeper has made the procedures anew since we connected.
+    outdated: AtomicBool,
     /// The server's clock less ours, in microseconds, as last seen.
     offset: AtomicI64,
     watch: Watch,
     fast: Fast,
+    often: Often,
     doubts: Doubts,
     renewals: AtomicU64,
     sweep: Sweep,
+}
+
+/// A server, as a renewal's answer shows it.
+struct Answering {
+    name: String,
+    /// In microseconds since 1970, give or take a second.
+    started: i64,
+}
+
+impl Answering {
+    fn of(row: &Row) -> StoreResult<Self> {
+        Ok(Self { name: field(row, "server")?, started: field(row, "started")? })
+    }
+
+    /// The same process as the other one?
+    fn is(&self, other: &Self) -> bool {
+        self.name == other.name && self.started.abs_diff(other.started) <= START_DOUBT
+    }
 }
 
 fn micros(duration: Duration) -> i64 {
@@ -127,10 +153,13 @@ impl Mysql {
             sql,
             prefix,
             create,
-            server: Mutex::default(),
+            answering: Mutex::default(),
+            servers: AtomicU64::new(0),
+            outdated: AtomicBool::new(false),
             offset: AtomicI64::new(0),
             watch: Watch::default(),
             fast: Fast::default(),
+            often: Often::default(),
             doubts: Doubts::default(),
             renewals: AtomicU64::new(0),
         })
@@ -150,14 +179,27 @@ impl Mysql {
     }
 
     /// Notes which server has answered a renewal. If it is another than before, behind a proxy or under
-    /// the same name, it may not have what was written last.
+    /// the same name, or has been started anew, it may not have what was written last.
     fn meet(&self, row: &Row) -> StoreResult<()> {
-        let server: String = field(row, "server")?;
-        let mut last = self.server.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.as_ref().is_some_and(|last| *last != server) {
+        let now = Answering::of(row)?;
+        let mut last = self.answering.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref().is_some_and(|last| !last.is(&now)) {
+            self.servers.fetch_add(1, Ordering::AcqRel);
+            // The other connections may still lead to the server of before.
             self.link.broke();
         }
-        *last = Some(server);
+        *last = Some(now);
+        Ok(())
+    }
+
+    /// Notes of which layout the procedures are now. Those of a newer one take and answer what they did before,
+    /// but our own statements may not know all that it has.
+    fn note_layout(&self, row: &Row) -> StoreResult<()> {
+        let layout: i64 = field(row, "layout")?;
+        let outdated = layout > schema::LAYOUT;
+        if outdated && !self.outdated.swap(true, Ordering::AcqRel) {
+            tracing::warn!(layout, "a newer lockkeeper has brought the tables up to date");
+        }
         Ok(())
     }
 
@@ -178,7 +220,7 @@ impl Mysql {
     /// Enters a line in which nobody stands, by one plain statement. `None` if that was not to be.
     async fn enter_first(&self, ask: &Enter) -> StoreResult<Option<u64>> {
         let Place { session, name, ticket } = &ask.place;
-        if self.fast.is_crowded(name) {
+        if self.fast.is_crowded(name) || self.outdated.load(Ordering::Acquire) {
             return Ok(None);
         }
         let breaks = self.link.breaks();
@@ -265,12 +307,14 @@ impl Mysql {
     /// Releases a lock for which nobody waits, by one plain statement. Says whether that was to be.
     async fn leave_first(&self, ask: &Leave) -> StoreResult<bool> {
         let Place { session, name, ticket } = &ask.place;
-        if ask.keep.is_some() || ask.stray || self.fast.is_crowded(name) {
+        let plain = ask.keep.is_none() && !ask.stray && !self.outdated.load(Ordering::Acquire);
+        if !plain || self.fast.is_crowded(name) {
             return Ok(false);
         }
+        let sql = if self.often.again(name) { &self.sql.leave_first } else { &self.sql.leave_rare };
         let params =
             vec![bytes(name.as_str()), bytes(ticket.to_bytes()), bytes(session.to_bytes())];
-        let wrote = self.link.write(self.link.lines(), &self.sql.leave_first, params).await?;
+        let wrote = self.link.write(self.link.lines(), sql, params).await?;
         Ok(wrote.changed)
     }
 
@@ -367,7 +411,12 @@ impl Store for Mysql {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, ..Capabilities::LINES }
+        Capabilities {
+            durable: true,
+            renewal_shows_tickets: true,
+            waiters_end_at_ttl: true,
+            ..Capabilities::LINES
+        }
     }
 
     fn id(&self) -> StoreId {
@@ -405,7 +454,7 @@ impl Store for Mysql {
     }
 
     async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
-        // Before the renewal: a break while it is under way must show the next time at the latest.
+        // Before the renewal: the next plain statement must not go by a connection that was made since.
         let (sent, breaks) = (self.clock.now(), self.link.breaks());
         let params = vec![bytes(session.to_bytes())];
         let renewed = self.link.insist(self.link.renewals(), &self.sql.renew, params).await?;
@@ -416,15 +465,17 @@ impl Store for Mysql {
             return Ok(Renewal::Lost);
         }
         self.meet(&row)?;
+        self.note_layout(&row)?;
         self.fast.lives(session, field(&row, "expires")?, sent, breaks);
         let turn = self.renewals.fetch_add(1, Ordering::Relaxed) % SWEEP == SWEEP - 1;
         if turn || field(&row, "leftovers")? {
             self.sweep.begin();
         }
         let evictions: u64 = field(&row, "evictions")?;
-        // Last of all: what broke until now is checked by the poll that a new version leads to.
-        let version = (self.link.breaks() << 32).wrapping_add(evictions);
-        Ok(Renewal::Renewed { version, tickets: None })
+        let version = (self.servers.load(Ordering::Acquire) << 32).wrapping_add(evictions);
+        let tickets =
+            TicketDigest { count: field(&row, "tickets")?, sum: field(&row, "ticket_sum")? };
+        Ok(Renewal::Renewed { version, tickets: Some(tickets) })
     }
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {

@@ -3,7 +3,7 @@
 use super::{
     KIND,
     link::{Alone, Link},
-    trouble,
+    reply, trouble,
 };
 use crate::{
     error::{StoreError, Trouble},
@@ -12,12 +12,17 @@ use crate::{
 use mysql_async::Row;
 use std::time::Duration;
 
-/// The version of what is in the `.sql` files. A change there is a new number here.
-const LAYOUT: i64 = 3;
+/// The version of what is in the `.sql` files. A change there is a new number here, and where a table changes
+/// a step in `upgrade.sql`. A procedure that takes or answers something else than before gets another name, so
+/// that processes which stay connected through an upgrade go on with what they know.
+pub(super) const LAYOUT: i64 = 4;
 
 /// The prefix that stands in the `.sql` files.
 const WRITTEN: &str = "lk_";
 
+/// The first file, and one statement, come before those that may change what is there.
+const META: &str = include_str!("meta.sql");
+const UPGRADE: &str = include_str!("upgrade.sql");
 const FILES: [&str; 5] = [
     include_str!("tables.sql"),
     include_str!("parts.sql"),
@@ -36,36 +41,64 @@ pub(super) fn named(prefix: &str, sql: &str) -> String {
     sql.replace(WRITTEN, &format!("{prefix}_"))
 }
 
-/// The statements that make all tables and procedures, in order.
+/// The statements that make all tables and procedures, in order. The first of them refuse what is newer.
 fn statements(prefix: &str) -> Vec<String> {
+    let mut statements: Vec<String> = [META, UPGRADE].map(|file| parts(prefix, file)).concat();
+    statements.push(format!("CALL {prefix}_refuse_newer({LAYOUT})"));
+    statements.extend(FILES.iter().flat_map(|file| parts(prefix, file)));
+    statements.push(format!("CALL {prefix}_upgrade()"));
+    for done in ["refuse_newer", "upgrade_do", "upgrade"] {
+        statements.push(format!("DROP PROCEDURE IF EXISTS {prefix}_{done}"));
+    }
+    statements.push(format!(
+        "UPDATE {prefix}_meta SET script = UNHEX('{:016x}'), layout = {LAYOUT} \
+         WHERE id = 1 AND layout <= {LAYOUT}",
+        digest()
+    ));
+    statements
+}
+
+/// The statements of one file.
+fn parts(prefix: &str, file: &str) -> Vec<String> {
     let mut statements = Vec::new();
-    for file in FILES {
-        let text = named(prefix, file);
-        let code = text.lines().filter(|line| !line.starts_with("--") && *line != "DELIMITER //");
-        let code: Vec<&str> = code.collect();
-        let parts = code.split(|line| *line == "//").map(|lines| lines.join("\n"));
-        for statement in parts.filter(|s| !s.trim().is_empty()) {
-            if let Some(rest) = statement.trim_start().strip_prefix("CREATE PROCEDURE ") {
-                let name = rest.split('(').next().unwrap_or_default();
-                statements.push(format!("DROP PROCEDURE IF EXISTS {name}"));
-            }
-            statements.push(statement);
+    let text = named(prefix, file);
+    let code = text.lines().filter(|line| !line.starts_with("--") && *line != "DELIMITER //");
+    let code: Vec<&str> = code.collect();
+    let parts = code.split(|line| *line == "//").map(|lines| lines.join("\n"));
+    for statement in parts.filter(|s| !s.trim().is_empty()) {
+        if let Some(rest) = statement.trim_start().strip_prefix("CREATE PROCEDURE ") {
+            let name = rest.split('(').next().unwrap_or_default();
+            statements.push(format!("DROP PROCEDURE IF EXISTS {name}"));
         }
+        statements.push(statement);
     }
     statements
 }
 
+/// FNV-1a of what is in the `.sql` files but for comments in lines of their own: whether it is the same text, and
+/// nothing against forgery.
+fn digest() -> u64 {
+    let all = [META, UPGRADE].iter().chain(&FILES).flat_map(|file| parts("lk", file));
+    all.flat_map(String::into_bytes).fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
+        (digest ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
 /// All that makes the store's tables and procedures, as a script for the `mariadb` or `mysql`
-/// client: for those whose programs may not create anything.
+/// client: for those whose programs may not create anything. The client stops at the first refusal.
 pub(super) fn script(prefix: &str) -> String {
-    let meta = format!(
-        "INSERT IGNORE INTO {prefix}_meta(id, layout, store) VALUES (1, 0, UNHEX(LEFT(SHA2(UUID(), 256), 16))) //\n\
-         UPDATE {prefix}_meta SET layout = {LAYOUT} WHERE id = 1 //\n"
-    );
     let statements = statements(prefix).join("\n//\n");
     format!(
-        "SET SESSION sql_mode = 'STRICT_ALL_TABLES';\nDELIMITER //\n{statements}\n//\n{meta}DELIMITER ;\n"
+        "SET SESSION sql_mode = 'STRICT_ALL_TABLES';\n\
+         SELECT GET_LOCK('{}', {});\nDELIMITER //\n{statements}\n//\nDELIMITER ;\n",
+        turn(prefix),
+        MAKING.as_secs()
     )
+}
+
+/// The name of the server's lock under which the tables are made.
+fn turn(prefix: &str) -> String {
+    format!("lockkeeper making {prefix}")
 }
 
 /// Makes what is missing; says whose data it is.
@@ -92,7 +125,7 @@ pub(super) async fn prepare(link: &Link, prefix: &str, create: bool) -> StoreRes
 
 /// Makes tables and procedures, unless another process has made them while this one waited for its turn.
 async fn make(maker: &mut Alone, prefix: &str) -> StoreResult<StoreId> {
-    let turn = vec![format!("lockkeeper making {prefix}").into(), MAKING.as_secs().into()];
+    let turn = vec![turn(prefix).into(), MAKING.as_secs().into()];
     let got = maker.ask("SELECT COALESCE(GET_LOCK(?, ?), 0)", turn).await?;
     if !got.first().is_some_and(|row| field(row, 0).is_ok_and(|got: i64| got == 1)) {
         let what = "somebody else is making the tables and does not come to an end";
@@ -110,25 +143,21 @@ async fn make(maker: &mut Alone, prefix: &str) -> StoreResult<StoreId> {
     for statement in statements(prefix) {
         maker.ask(&statement, Vec::new()).await?;
     }
-    let fresh: [u8; 8] = rand::random();
-    let insert = format!("INSERT IGNORE INTO {prefix}_meta(id, layout, store) VALUES (1, 0, ?)");
-    maker.ask(&insert, vec![fresh.as_slice().into()]).await?;
-    let update = format!("UPDATE {prefix}_meta SET layout = ? WHERE id = 1");
-    maker.ask(&update, vec![LAYOUT.into()]).await?;
     known(&maker.ask(&meta(prefix), Vec::new()).await?, prefix)?.ok_or_else(|| {
         let what = "the tables were made and are not there";
         StoreError::not_applied(KIND, Trouble::Misconfigured, what)
     })
 }
 
+/// All that is there: the tables of an older layout lack some of it.
 fn meta(prefix: &str) -> String {
-    format!("SELECT layout, store FROM {prefix}_meta WHERE id = 1")
+    format!("SELECT * FROM {prefix}_meta WHERE id = 1")
 }
 
 /// The identity of the data, if its layout is ours.
 fn known(rows: &[Row], prefix: &str) -> StoreResult<Option<StoreId>> {
     let Some(row) = rows.first() else { return Ok(None) };
-    let layout: i64 = field(row, 0)?;
+    let layout: i64 = reply::field(row, "layout")?;
     if layout > LAYOUT {
         let what = format!(
             "the tables {prefix}_… were made by a newer lockkeeper (layout {layout}, this one \
@@ -136,22 +165,20 @@ fn known(rows: &[Row], prefix: &str) -> StoreResult<Option<StoreId>> {
         );
         return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
     }
-    // 0 is a layout that is just being made.
-    if 0 < layout && layout < LAYOUT {
-        let what = format!(
-            "the tables {prefix}_… were made by an older lockkeeper (layout {layout}, this one \
-             has {LAYOUT}), whose locks this one cannot read; when nobody uses them any more drop \
-             them, or use another prefix="
-        );
-        return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
+    if layout < LAYOUT {
+        return Ok(None);
     }
-    let store: Vec<u8> = field(row, 1)?;
-    let store = <[u8; 8]>::try_from(store).map_err(|_| super::reply::nonsense())?;
-    Ok((layout == LAYOUT).then_some(StoreId(store)))
+    let script: Vec<u8> = reply::field(row, "script")?;
+    if script != digest().to_be_bytes() {
+        tracing::warn!(prefix, layout, "the procedures were made by another build of this layout");
+    }
+    let store: Vec<u8> = reply::field(row, "store")?;
+    let store = <[u8; 8]>::try_from(store).map_err(|_| reply::nonsense())?;
+    Ok(Some(StoreId(store)))
 }
 
 fn field<T: mysql_async::prelude::FromValue>(row: &Row, at: usize) -> StoreResult<T> {
-    row.get_opt(at).and_then(Result::ok).ok_or_else(super::reply::nonsense)
+    row.get_opt(at).and_then(Result::ok).ok_or_else(reply::nonsense)
 }
 
 /// Says which right is missing, and that somebody else can make the tables.
@@ -176,6 +203,12 @@ mod tests {
         assert!(!all.contains("lk_") && all.contains("mine_ticket"));
         assert!(all.contains("DROP PROCEDURE IF EXISTS mine_enter\n"));
         assert!(!all.contains("DELIMITER") && !all.contains("//"));
+    }
+
+    /// A change of the SQL text needs another number and, where a table changes, a step in `upgrade.sql`.
+    #[test]
+    fn a_change_of_the_script_raises_the_layout() {
+        assert_eq!((LAYOUT, format!("{:016x}", digest()).as_str()), (4, "7fa3ef0667d204db"));
     }
 
     #[test]

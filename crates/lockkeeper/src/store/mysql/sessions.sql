@@ -18,12 +18,13 @@ END
 //
 
 -- Renews a session. Does not wait for its row, so that no other renewal waits behind this one.
--- -> whether it lives and until when, its evictions, whether something is to be swept, now, which store
---  on which server
+-- -> whether it lives and until when, its evictions, its tickets (how many, and the sum of the first four bytes
+--  of their ids), whether something is to be swept, now, which store of which layout, on which server, started
+--  when
 CREATE PROCEDURE lk_renew(p_session BINARY(16))
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_now, v_expires, v_evictions, v_until BIGINT;
+  DECLARE v_now, v_expires, v_evictions, v_until, v_count, v_sum, v_uptime BIGINT;
   DECLARE v_there INT;
   DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
   SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -43,14 +44,22 @@ BEGIN
     SELECT expires INTO v_until FROM lk_session WHERE id = p_session;
   END IF;
   COMMIT;
+  SELECT COUNT(*), CAST(COALESCE(SUM(n), 0) AS SIGNED) INTO v_count, v_sum FROM (
+    SELECT CAST(CONV(HEX(LEFT(id, 4)), 16, 10) AS UNSIGNED) AS n FROM lk_ticket WHERE session = p_session
+    UNION ALL SELECT CAST(CONV(HEX(LEFT(id, 4)), 16, 10) AS UNSIGNED) FROM lk_gate
+      WHERE session = p_session AND fence > 0) stands;
+  /*!80001 SELECT variable_value INTO v_uptime FROM performance_schema.global_status WHERE variable_name = 'Uptime'; */
+  /*M! SELECT variable_value INTO v_uptime FROM information_schema.global_status WHERE variable_name = 'UPTIME'; */
   SELECT COALESCE(v_expires, 0) > v_now AS lives, COALESCE(v_evictions, 0) AS evictions,
-    COALESCE(v_until, 0) AS expires,
+    COALESCE(v_until, 0) AS expires, v_count AS tickets, v_sum AS ticket_sum,
     EXISTS (SELECT 1 FROM lk_session WHERE sweep_at <= v_now)
       OR EXISTS (SELECT 1 FROM lk_closed WHERE until <= v_now)
       OR EXISTS (SELECT 1 FROM lk_ticket WHERE session IS NULL AND hold_until <= v_now)
       OR EXISTS (SELECT 1 FROM lk_gate WHERE session IS NULL AND hold_until <= v_now) AS leftovers,
     v_now AS now, (SELECT store FROM lk_meta WHERE id = 1) AS store,
-    CONCAT_WS(':', @@hostname, @@port, @@server_id) AS server;
+    (SELECT layout FROM lk_meta WHERE id = 1) AS layout,
+    CONCAT_WS(':', @@hostname, @@port, @@server_id /*!80001 , @@server_uuid */) AS server,
+    COALESCE(v_now - v_uptime * 1000000, 0) AS started;
 END
 //
 

@@ -16,6 +16,11 @@ const ENTER_FIRST: &str = "UPDATE lk_gate SET last = LAST_INSERT_ID(GREATEST(las
 const LEAVE_FIRST: &str = "UPDATE lk_gate SET fence = 0 \
      WHERE name = ? AND id = ? AND session = ? AND fence > 0 AND crowd = 0";
 
+/// The same for a name that this process rarely uses. The session must not be found by its index for as long as
+/// the name is remembered, or every renewal would walk over all that it has ever locked.
+const LEAVE_RARE: &str = "UPDATE lk_gate SET fence = 0, session = '' \
+     WHERE name = ? AND id = ? AND session = ? AND fence > 0 AND crowd = 0";
+
 /// A grant that somebody claims to have, in the gate or behind it.
 const CHECK: &str = "SELECT COUNT(*) AS held FROM (\
      SELECT id, session, fence, weight, capacity FROM lk_gate WHERE name = ? AND fence > 0 \
@@ -30,6 +35,7 @@ pub(super) struct Statements {
     pub(super) sweep: String,
     pub(super) enter_first: String,
     pub(super) leave_first: String,
+    pub(super) leave_rare: String,
     pub(super) enter: Patient,
     pub(super) leave: Patient,
     pub(super) poll: String,
@@ -53,6 +59,7 @@ impl Statements {
             sweep: call("lk_sweep(?, ?, ?)"),
             enter_first: sql(ENTER_FIRST),
             leave_first: sql(LEAVE_FIRST),
+            leave_rare: sql(LEAVE_RARE),
             enter: patient("lk_enter(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),
             leave: patient("lk_leave(?, ?, ?, ?, ?, ?)"),
             poll: call("lk_poll(?, ?)"),

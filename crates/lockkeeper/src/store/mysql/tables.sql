@@ -1,16 +1,4 @@
--- The tables of the MySQL and MariaDB store. `lk_` stands for the prefix of the URL.
---
--- Times are microseconds since 1970 of the server's clock, in UTC. Names and ids are bytes: no
--- collation takes two of them for one. Statements end with // so that this text, followed by the
--- procedures, can be given to the mariadb or mysql client as it is.
-DELIMITER //
-
-CREATE TABLE IF NOT EXISTS lk_meta(
-  id     TINYINT   NOT NULL PRIMARY KEY,
-  layout INT       NOT NULL,
-  store  BINARY(8) NOT NULL
-) ENGINE = InnoDB
-//
+-- The tables of the MySQL and MariaDB store, when all that is older has been brought up to date.
 
 -- A session lives while now < expires, and its tickets stand until dead_at = expires + delay.
 -- Both are 0 once it has been ended, at `ended`. The row stays for a while after that, so that an
@@ -49,7 +37,8 @@ CREATE TABLE IF NOT EXISTS lk_line(
 
 -- The first ticket of a line, as long as fence is not 0, and the last fence. A lock that nobody else
 -- wants is this row alone, changed in place. session is NULL for a hold that has outlived its session,
--- until hold_until; of a ticket that is gone it stays, so that its index need not be written each time.
+-- until hold_until; of a ticket that is gone it may stay, so that a
+-- lock which is taken again and again need not write its index each time.
 --
 -- Who grants in a line has its gate. `crowd` says that tickets stand in lk_ticket, or that a copy of
 -- an enter may come late: then the whole procedures decide, and not one statement. A user's transaction

@@ -151,7 +151,8 @@ BEGIN
     SELECT EXISTS (
       SELECT 1 FROM lk_ticket t FORCE INDEX (lk_ticket_order) LEFT JOIN lk_session s ON s.id = t.session
       WHERE t.name = p_name AND (t.fence >= v_min_fence OR t.fence = 0 AND t.seq >= v_min_seq)
-        AND IF(t.session IS NULL, t.hold_until, COALESCE(s.dead_at, 0)) > p_now) INTO o_held;
+        AND CASE WHEN t.session IS NULL THEN t.hold_until WHEN t.fence = 0 THEN COALESCE(s.expires, 0)
+          ELSE COALESCE(s.dead_at, 0) END > p_now) INTO o_held;
   ELSE
     CALL lk_bury(p_name, p_now, v_min_fence, 0, v_stay, v_alive, v_buried);
     IF v_alive THEN
