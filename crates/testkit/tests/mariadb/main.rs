@@ -2,6 +2,8 @@
 
 #[path = "../mysql/cost.rs"]
 mod cost;
+#[path = "../mysql/failover.rs"]
+mod failover;
 #[path = "../mysql/faults.rs"]
 mod faults;
 #[path = "../mysql/races.rs"]
@@ -20,6 +22,8 @@ mod sitting;
 mod support;
 #[path = "../mysql/transactions.rs"]
 mod transactions;
+#[path = "../mysql/upgrade.rs"]
+mod upgrade;
 
 const SERVER: servers::Recipe = servers::MARIADB;
 const SERVER_TLS: servers::Recipe = servers::MARIADB_TLS;

@@ -2,6 +2,7 @@
 //! or its connections die, and locks inside the users' own transactions. The same tests run on MariaDB.
 
 mod cost;
+mod failover;
 mod faults;
 mod races;
 mod road;
@@ -11,6 +12,7 @@ mod setup;
 mod sitting;
 mod support;
 mod transactions;
+mod upgrade;
 
 const SERVER: servers::Recipe = servers::MYSQL;
 const SERVER_TLS: servers::Recipe = servers::MYSQL_TLS;

@@ -2,16 +2,12 @@
 
 use crate::{
     SERVER,
-    support::{Process, client, opts, processes, standing, start, start_as, the_dead},
+    support::{Process, client, opts, processes, run, standing, start, start_as, the_dead},
 };
 use lockkeeper::{Keeper, Store as _, store::migration};
 use mysql_async::prelude::Queryable;
 use servers::{Recipe, Running};
-use std::{
-    io::Write as _,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::time::Duration;
 use testkit::world::eventually;
 
 /// The URL of this server for another user.
@@ -44,7 +40,7 @@ async fn who_may_make_no_tables_is_told_which_rights_and_what_else_helps() {
     assert!(!e.contains("secret"), "{e}");
     let e = Keeper::connect(&format!("{url}?create=false")).await.expect_err("nothing is there");
     assert!(e.to_string().contains("create=false"), "{e}");
-    run(&server, &migration(&url).expect("a script"));
+    run(&server, &migration(&url).expect("a script")).expect("it runs");
     let keeper = Keeper::connect(&url).await.expect("now the tables are there");
     keeper.lock("a").await.expect("free").release().await.expect("released");
     keeper.close().await;
@@ -89,18 +85,6 @@ async fn missing_rights_are_named_with_the_statement_that_grants_them() {
     }
 }
 
-/// Gives a script to the server's own client.
-fn run(server: &Running, script: &str) {
-    let mut client = Command::new("mariadb")
-        .args(["--no-defaults", "--protocol=tcp", "-h127.0.0.1", "-uroot", "lockkeeper"])
-        .arg(format!("-P{}", server.ports()[0]))
-        .stdin(Stdio::piped())
-        .spawn()
-        .expect("the client starts");
-    client.stdin.take().expect("a pipe").write_all(script.as_bytes()).expect("written");
-    assert!(client.wait().expect("its status").success());
-}
-
 /// Many processes connect to an empty database at once: all of them to the same store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_who_come_first_find_one_store() {
@@ -121,16 +105,6 @@ async fn tables_of_a_newer_lockkeeper_are_left_alone() {
     client(&server).await.query_drop("UPDATE lk_meta SET layout = 999").await.expect("done");
     let e = Keeper::connect(server.url()).await.expect_err("too new").to_string();
     assert!(e.contains("newer lockkeeper") && e.contains("prefix="), "{e}");
-}
-
-/// Nothing that is there is changed.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tables_of_an_older_lockkeeper_are_left_alone() {
-    let Some(server) = start() else { return };
-    Keeper::connect(server.url()).await.expect("connected");
-    client(&server).await.query_drop("UPDATE lk_meta SET layout = 1").await.expect("done");
-    let e = Keeper::connect(server.url()).await.expect_err("too old").to_string();
-    assert!(e.contains("older lockkeeper") && e.contains("prefix="), "{e}");
 }
 
 /// MySQL's own tables of what runs cannot show such a statement.

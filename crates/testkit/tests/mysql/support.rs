@@ -4,7 +4,11 @@ use crate::SERVER;
 use lockkeeper::Keeper;
 use mysql_async::{Conn, Opts, OptsBuilder, Row, prelude::*};
 use servers::Running;
-use std::time::Duration;
+use std::{
+    io::Write as _,
+    process::{Command, Stdio},
+    time::Duration,
+};
 use testkit::live;
 
 pub(crate) use testkit::live::{start as start_as, waiter};
@@ -53,6 +57,25 @@ pub(crate) async fn status(client: &mut Conn, name: &str) -> u64 {
 pub(crate) async fn deadlocks(client: &mut Conn) -> i64 {
     let sql = "SELECT `count` FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'";
     number(client, sql).await
+}
+
+/// Gives a script to the server's own client; the error is what the client says.
+pub(crate) fn run(server: &Running, script: &str) -> Result<(), String> {
+    let mut client = Command::new("mariadb")
+        .args(["--no-defaults", "--protocol=tcp", "-h127.0.0.1", "-uroot", "lockkeeper"])
+        .arg(format!("-P{}", server.ports()[0]))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the client starts");
+    // A client that was refused reads no further.
+    let _ = client.stdin.take().expect("a pipe").write_all(script.as_bytes());
+    let end = client.wait_with_output().expect("its end");
+    match end.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&end.stderr).into_owned()),
+    }
 }
 
 /// Ends every connection but its own.

@@ -13,7 +13,3 @@ CREATE TABLE IF NOT EXISTS lk_meta(
   script BINARY(8) NOT NULL DEFAULT ''
 ) ENGINE = InnoDB
 //
-
-INSERT IGNORE INTO lk_meta(id, layout, store) VALUES (1, 0, UNHEX(LEFT(SHA2(CONCAT(UUID(), RAND()), 256), 16)))
-//
-

@@ -1,0 +1,85 @@
+//! A replica takes over behind a proxy, without what it had not been sent yet.
+
+use crate::{
+    SERVER,
+    support::{client, is_mysql, number, start_as},
+};
+use lockkeeper::{Keeper, Loss};
+use mysql_async::prelude::Queryable;
+use servers::{Recipe, Running, Way};
+use std::time::{Duration, Instant};
+use testkit::world::{eventually, soon};
+
+/// A server that writes its log for replicas, which know it by this number.
+macro_rules! replicated {
+    ($id:literal) => {
+        Recipe {
+            processes: |site| {
+                let mut processes = (SERVER.processes)(site)?;
+                for process in &mut processes {
+                    let id = concat!("--server-id=", $id);
+                    process.args.extend([id.into(), "--log-bin=log".into()]);
+                    process.args.push("--binlog-format=ROW".into());
+                }
+                Ok(processes)
+            },
+            ..SERVER
+        }
+    };
+}
+
+/// Lets the second server follow the first, from the beginning of its log.
+async fn follow(primary: &Running, replica: &Running) {
+    let port = primary.ports()[0];
+    let mut replica = client(replica).await;
+    let sql = if is_mysql(&mut replica).await {
+        format!(
+            "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = {port}, \
+             SOURCE_USER = 'root', GET_SOURCE_PUBLIC_KEY = 1"
+        )
+    } else {
+        format!(
+            "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {port}, MASTER_USER = 'root'"
+        )
+    };
+    replica.query_drop(sql).await.expect("it knows its primary");
+    replica.query_drop("START REPLICA").await.expect("it follows");
+}
+
+/// How many locks this server has seen to be held.
+async fn held(server: &Running) -> i64 {
+    let mut client = client(server).await;
+    let sql = "SELECT COUNT(*) FROM lk_gate WHERE fence > 0";
+    let there = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'lk_gate'";
+    if number(&mut client, there).await > 0 { number(&mut client, sql).await } else { 0 }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_the_promoted_replica_never_had_is_lost_within_two_renewals() {
+    let (Some(mut primary), Some(replica)) =
+        (start_as(replicated!("1")), start_as(replicated!("2")))
+    else {
+        return;
+    };
+    follow(&primary, &replica).await;
+    let way = Way::to(primary.ports()[0]).expect("a way");
+    let url = format!("mysql://root@127.0.0.1:{}/lockkeeper", way.port());
+    // A renewal comes after a third of it, and after two thirds.
+    let ttl = Duration::from_secs(30);
+    let keeper = Keeper::builder().ttl(ttl).connect(&url).await.expect("connected");
+    let kept = keeper.lock("kept").await.expect("free");
+    eventually("the replica has it", async || held(&replica).await == 1).await;
+    client(&replica).await.query_drop("STOP REPLICA").await.expect("stopped");
+    let missed = keeper.lock("missed").await.expect("free");
+
+    way.lead_to(replica.ports()[0]);
+    primary.kill().expect("killed");
+    let promoted = Instant::now();
+    assert_eq!(soon("the loss", missed.lost()).await, Loss::Evicted);
+    assert!(promoted.elapsed() < ttl, "{:?}", promoted.elapsed());
+    assert!(kept.is_held());
+    let again = soon("it is free", keeper.lock("missed").into_future()).await.expect("free");
+    assert!(again.fence() > missed.fence());
+    assert!(keeper.check(&kept.sequencer()).await.expect("an answer"));
+    keeper.close().await;
+}
