@@ -57,7 +57,12 @@ pub fn redis() -> Vec<Subject> {
 /// PostgreSQL, alone and behind pgbouncer, where nobody is woken.
 #[must_use]
 pub fn postgres() -> Vec<Subject> {
-    let can = Capabilities { durable: true, ..Capabilities::LINES };
+    let can = Capabilities {
+        durable: true,
+        renewal_shows_tickets: true,
+        waiters_end_at_ttl: true,
+        ..Capabilities::LINES
+    };
     vec![
         subject(servers::POSTGRES, can, "schema=", &[]).across_processes(),
         subject(servers::PGBOUNCER, Capabilities { wakes: false, ..can }, "schema=", &[])

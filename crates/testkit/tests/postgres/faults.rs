@@ -1,7 +1,7 @@
 //! Connections that are killed, servers that die and stand still.
 
 use crate::support::{CODED, HASTY, TTL, User, held_and_awaited, keeper, refusals, start};
-use lockkeeper::Keeper;
+use lockkeeper::{Error, Keeper, Outcome, Trouble};
 use servers::{POSTGRES, Running};
 use std::{
     collections::HashMap,
@@ -180,4 +180,30 @@ async fn twelve_processes_on_eight_names_meet_no_error() {
     let left = "SELECT count(*) FROM lockkeeper.lk_standing WHERE dead_at > clock_timestamp()";
     eventually("no ticket is left", async || user.number(left).await == 0).await;
     assert_eq!(refusals(&server, &["40P01", "40001"]), 0);
+}
+
+/// A full disk is said at once: nothing that the caller repeats makes room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_is_said_at_once() {
+    let Some(server) = start(POSTGRES) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    user.run(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+           RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = '53100'; \
+         END $$; \
+         CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON lockkeeper.lk_line \
+           EXECUTE FUNCTION refuse()",
+    )
+    .await;
+    let lock = keeper.lock("a").wait(Duration::from_secs(600)).into_future();
+    match soon("an error", lock).await {
+        Err(Error::Store(e)) => {
+            assert_eq!((&e.trouble, e.outcome), (&Trouble::Full, Outcome::NotApplied), "{e}");
+            assert!(e.to_string().contains("disk is full"), "{e}");
+        }
+        other => panic!("{other:?}"),
+    }
+    user.run("DROP TRIGGER refuse ON lockkeeper.lk_line").await;
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    keeper.close().await;
 }

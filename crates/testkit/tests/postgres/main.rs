@@ -1,7 +1,9 @@
 //! What only a real PostgreSQL server can show: how many statements a lock costs, what becomes of locks
 //! when connections and servers die, and locks inside of users' transactions.
 
+mod bounds;
 mod cost;
+mod failover;
 mod faults;
 mod road;
 mod secure;
@@ -9,3 +11,4 @@ mod setup;
 mod support;
 mod traps;
 mod tx;
+mod upgrade;

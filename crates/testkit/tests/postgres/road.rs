@@ -5,7 +5,11 @@
 use crate::support::{GERMAN, STANDBY, TTL, User, keeper, start};
 use lockkeeper::{Error, Keeper, Outcome, Renew};
 use servers::{POSTGRES, Running, Way};
-use std::{net::TcpListener, time::Duration};
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    time::Duration,
+};
 use testkit::world::{eventually, soon};
 
 const SHORT: Duration = Duration::from_secs(1);
@@ -26,7 +30,7 @@ async fn connections_that_hang_are_left() {
     let _before = keeper.lock("a").await.expect("free");
     let user = User::of(&server).await;
     let renewed = "SELECT count(*) FROM pg_stat_activity \
-                   WHERE query LIKE '%lk_renew($1)%' AND pid <> pg_backend_pid()";
+                   WHERE query LIKE '%lk_renew($1%' AND pid <> pg_backend_pid()";
     eventually("a renewal", async || user.number(renewed).await == 1).await;
     way.silence();
     eventually("a lock that lasts", async || {
@@ -253,4 +257,41 @@ async fn a_refusal_in_another_language_is_no_broken_connection() {
     assert!(keeper.lock("a").unfair().try_now().await.expect("an answer").is_none());
     user.run("COMMIT").await;
     assert_eq!(user.number(all).await, before);
+}
+
+/// What a server says that is starting up, shutting down or out of connections.
+fn refusing(code: &'static str) -> u16 {
+    let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = server.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for client in server.incoming() {
+            let Ok(mut client) = client else { return };
+            let fields = format!("SFATAL\0VFATAL\0C{code}\0Mnot now\0\0");
+            let length = u32::try_from(fields.len() + 4).expect("it is short").to_be_bytes();
+            let mut hello = [0; 1024];
+            let _ = client.read(&mut hello);
+            let _ = client.write_all(&[b"E", &length[..], fields.as_bytes()].concat());
+        }
+    });
+    port
+}
+
+/// So that a caller with patience can come again: nothing was done, and trying again can help.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_connection_that_fails_for_the_moment_is_told_so() {
+    let closed = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let closed_port = closed.local_addr().expect("an address").port();
+    drop(closed);
+    let codes = ["57P03", "57P01", "53300", "08006"];
+    let ports = codes.map(refusing);
+    for port in ports.into_iter().chain([closed_port]) {
+        let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
+        match Keeper::connect(&url).await {
+            Err(Error::Store(e)) => {
+                assert!(e.is_transient(), "{e}");
+                assert_eq!(e.outcome, Outcome::NotApplied, "{e}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }

@@ -27,6 +27,21 @@ async fn what_a_hasty_commit_means_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_snapshot_is_said() {
+    let Some(server) = start(HASTY) else { return };
+    let (user, dump) = (User::of(&server).await, User::of(&server).await);
+    dump.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM pg_class").await;
+    user.run(
+        "DO $$ BEGIN FOR i IN 1 .. 100100 LOOP PERFORM txid_current(); COMMIT; END LOOP; END $$",
+    )
+    .await;
+    let found = advice(server.url()).await;
+    assert!(found.iter().any(|a| a.what.contains("backend_xmin")), "{found:?}");
+    dump.run("COMMIT").await;
+    assert!(!advice(server.url()).await.iter().any(|a| a.what.contains("backend_xmin")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pooler_is_recognized() {
     let Some(server) = start(PGBOUNCER) else { return };
     let found = advice(server.url()).await;
@@ -41,6 +56,7 @@ async fn missing_rights_are_named_with_the_statement_that_grants_them() {
     Keeper::connect(server.url()).await.expect("connected").close().await;
     let owner = User::of(&server).await;
     owner.run("CREATE ROLE app LOGIN").await;
+    owner.run("REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA lockkeeper FROM PUBLIC").await;
     let url = server.url().replace("postgres@", "app@");
     let mut granted = 0;
     // Each refusal names the next statements to run, until there is none left.

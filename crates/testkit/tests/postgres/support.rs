@@ -82,8 +82,12 @@ pub(crate) struct User(Client);
 
 impl User {
     pub(crate) async fn of(server: &Running) -> Self {
+        Self::to(server.url()).await
+    }
+
+    pub(crate) async fn to(url: &str) -> Self {
         let (client, connection) =
-            tokio_postgres::connect(server.url(), NoTls).await.expect("the server answers");
+            tokio_postgres::connect(url, NoTls).await.expect("the server answers");
         tokio::spawn(connection);
         Self(client)
     }

@@ -16,6 +16,8 @@ use crate::{
 const OLDEST: i32 = 130_000;
 /// From here on a difference of clocks is worth a word, in microseconds.
 const SKEW_MICROS: u64 = 30_000_000;
+/// And a snapshot so many transactions old, two of which are a use of a lock.
+const HELD_BACK: i64 = 100_000;
 
 /// What there is to know about a server.
 struct Facts {
@@ -29,6 +31,8 @@ struct Facts {
     /// Replicas, and how many of them commits wait for.
     replicas: i64,
     synchronous: String,
+    /// How many transactions ago the oldest snapshot was taken that somebody still uses.
+    held_back: i64,
     now: i64,
 }
 
@@ -46,6 +50,7 @@ impl Facts {
             recovery: get(row, "recovery")?,
             replicas: get(row, "replicas")?,
             synchronous: get(row, "synchronous")?,
+            held_back: get(row, "held_back")?,
             now: get(row, "now")?,
         })
     }
@@ -80,6 +85,7 @@ pub(super) async fn of(
         isolation(&facts, link.is_pooled().await?),
         pooler(link.is_pooled().await?),
         skew(&facts, clock),
+        snapshot(&facts),
     ]
     .into_iter()
     .flatten()
@@ -209,5 +215,21 @@ fn skew(facts: &Facts, clock: &Clock) -> Option<Advice> {
         format!("the server's clock and ours are {} seconds apart", apart / 1_000_000),
         "locks do not mind, but fences begin at the server's clock",
         "let both machines keep time (NTP)",
+    )
+}
+
+fn snapshot(facts: &Facts) -> Option<Advice> {
+    if facts.held_back < HELD_BACK {
+        return None;
+    }
+    advice(
+        format!(
+            "a snapshot is in use that is {} transactions old (backend_xmin in pg_stat_activity): a backup, \
+             a long query or a forgotten transaction",
+            facts.held_back
+        ),
+        "every earlier version of a lock's row is kept as long as it lasts, so locks in much use become \
+         slower and slower",
+        "take backups from a replica, end transactions that idle (idle_in_transaction_session_timeout)",
     )
 }

@@ -45,7 +45,7 @@ fn written(sql: &str, schema: &str) -> String {
 calls! {
     open: "SELECT * FROM lockkeeper.lk_open($1, $2, $3, $4, $5, $6, $7)",
         [BYTEA, INT8, INT8, TEXT, TEXT, INT8, TEXT];
-    renew: "SELECT * FROM lockkeeper.lk_renew($1)", [BYTEA];
+    renew: "SELECT * FROM lockkeeper.lk_renew($1, $2)", [BYTEA, TEXT_ARRAY];
     close: "SELECT lockkeeper.lk_close($1)", [BYTEA];
     clear: "SELECT * FROM lockkeeper.lk_clear($1, $2, $3)", [BYTEA, TEXT_ARRAY, INT4];
     sweep: "SELECT * FROM lockkeeper.lk_sweep($1, $2)", [INT8, INT4];
@@ -65,6 +65,10 @@ calls! {
     poll: "SELECT lockkeeper.lk_poll($1, $2, $3)", [BYTEA, TEXT_ARRAY, BYTEA_ARRAY];
     own: "SELECT name, id FROM lockkeeper.lk_ticket WHERE session = $1 UNION ALL \
           SELECT name, id FROM lockkeeper.lk_line WHERE session = $1 AND id IS NOT NULL", [BYTEA];
+    own_in: "SELECT name, id FROM lockkeeper.lk_ticket WHERE session = $1 UNION ALL \
+             SELECT name, id FROM lockkeeper.lk_line \
+             WHERE name = ANY ($2) AND session = $1 AND id IS NOT NULL", [BYTEA, TEXT_ARRAY];
+    warm: "SELECT lockkeeper.lk_warm()", [];
     stand: "SELECT lockkeeper.lk_stand($1, $2, $3)", [TEXT, BYTEA, BYTEA];
     evict: "SELECT * FROM lockkeeper.lk_evict($1, $2)", [TEXT, BYTEA];
     annotate: "SELECT lockkeeper.lk_annotate($1, $2, $3, $4, $5)",
@@ -83,6 +87,8 @@ calls! {
             current_setting('full_page_writes') AS full_page_writes, \
             pg_is_in_recovery() AS recovery, \
             (SELECT count(*) FROM pg_stat_replication) AS replicas, \
+            (SELECT coalesce(max(age(backend_xmin)), 0)::bigint FROM pg_stat_activity \
+              WHERE pid <> pg_backend_pid()) AS held_back, \
             current_setting('synchronous_standby_names') AS synchronous, \
             (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now", [];
     rights: "SELECT p.privilege || ' ' || c.relname AS privilege, \
@@ -95,6 +101,11 @@ calls! {
              AND NOT has_table_privilege(c.oid, p.privilege) \
              UNION ALL SELECT 'use the schema', format('GRANT USAGE ON SCHEMA %I TO %I', $1, current_user) \
              FROM pg_namespace WHERE nspname = $1 \
-             AND NOT has_schema_privilege(oid, 'USAGE')", [TEXT];
-    meta: "SELECT layout, store FROM lockkeeper.lk_meta", [];
+             AND NOT has_schema_privilege(oid, 'USAGE') \
+             UNION ALL SELECT 'EXECUTE ' || p.proname, \
+             format('GRANT EXECUTE ON FUNCTION %s TO %I', p.oid::regprocedure, current_user) \
+             FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
+             WHERE n.nspname = $1 AND p.proname LIKE 'lk\\_%' \
+             AND NOT has_function_privilege(p.oid, 'EXECUTE')", [TEXT];
+    meta: "SELECT layout, store, to_jsonb(m) ->> 'digest' AS digest FROM lockkeeper.lk_meta m", [];
 }

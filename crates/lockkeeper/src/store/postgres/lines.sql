@@ -82,7 +82,10 @@ BEGIN
 END $$;
 
 -- Brings a line up to date, whose row the caller has locked: the dead fall out, the longest prefix
--- that fits is granted. Reads no further than the first live ticket that must wait.
+-- that fits is granted. Reads no further than the first live ticket that must wait. Of the dead behind the first
+-- ticket it takes a hundred at the most, or as many as lk.most says: each needs up to two advisory locks until
+-- the transaction ends, and a server has room for few. Then it says that the line can move at once, and
+-- the next call goes on.
 --
 -- o_room is what a newcomer could have, 0 if somebody waits; o_moves_at is when the line can move
 -- without anybody writing; o_news is who has been granted: channel, ticket, fence, three by three.
@@ -95,7 +98,9 @@ DECLARE
   r record;
   v_ends timestamptz;
   v_last bigint;
+  v_low bigint;
   v_gone integer := 0;
+  v_most integer := coalesce(nullif(current_setting('lk.most', true), ''), '100')::integer;
   v_head boolean;
 BEGIN
   SELECT * INTO l FROM lockkeeper.lk_line WHERE name = p_name;
@@ -123,15 +128,23 @@ BEGIN
     FOR r IN
       SELECT t.seq, t.id, t.session, t.weight, t.fence, t.hold_until, s.expires, s.dead_at, s.channel
         FROM lockkeeper.lk_ticket t LEFT JOIN lockkeeper.lk_session s ON s.id = t.session
-       WHERE t.name = p_name ORDER BY t.seq
+       WHERE t.name = p_name AND t.seq >= l.lowest ORDER BY t.seq
     LOOP
       v_ends := coalesce(r.hold_until, CASE WHEN r.fence IS NULL THEN r.expires ELSE r.dead_at END,
                          '-infinity');
-      IF v_ends <= p_now
+      IF v_gone < v_most AND v_ends <= p_now
          AND lockkeeper.lk_bury(r.session, r.hold_until, r.fence IS NOT NULL, p_now)
          AND (r.fence IS NULL OR pg_try_advisory_xact_lock(lockkeeper.lk_ticket_key(r.id))) THEN
         DELETE FROM lockkeeper.lk_ticket WHERE name = p_name AND seq = r.seq;
         v_gone := v_gone + 1;
+        CONTINUE;
+      END IF;
+      v_low := coalesce(v_low, r.seq);
+      IF v_gone = v_most AND v_ends <= p_now THEN
+        o_waits := true;
+        o_room := 0;
+        o_moves_at := p_now + interval '1 ms';
+        EXIT;
       ELSIF r.weight <= o_room AND (r.fence IS NOT NULL OR v_ends > p_now) THEN
         o_room := o_room - r.weight;
         o_moves_at := least(o_moves_at, greatest(v_ends, p_now + interval '5 ms'));
@@ -150,7 +163,7 @@ BEGIN
   END IF;
   IF v_gone > 0 OR v_last > greatest(l.last, l.fence) OR v_head <> (l.id IS NOT NULL) THEN
     UPDATE lockkeeper.lk_line
-       SET last = v_last, others = others - v_gone,
+       SET last = v_last, others = others - v_gone, lowest = coalesce(v_low, lowest),
            id = CASE WHEN v_head THEN id END, session = CASE WHEN v_head THEN session END,
            hold_until = CASE WHEN v_head THEN hold_until END
      WHERE name = p_name;
@@ -244,7 +257,8 @@ BEGIN
   IF v_own.seq IS NOT NULL THEN
     o_what := 'queued';
     SELECT count(*) + (v_line.id IS NOT NULL)::integer INTO o_ahead
-      FROM lockkeeper.lk_ticket WHERE name = p_name AND seq < v_own.seq;
+      FROM lockkeeper.lk_ticket
+     WHERE name = p_name AND seq >= v_line.lowest AND seq < v_own.seq;
   ELSE
     IF o_ahead > 0 AND v_line.capacity <> p_capacity THEN
       RAISE EXCEPTION 'the line has capacity %, not %', v_line.capacity, p_capacity
@@ -258,6 +272,7 @@ BEGIN
     ELSE
       UPDATE lockkeeper.lk_line
          SET last = greatest(last + 1, fence + 1, lockkeeper.lk_micros(clock_timestamp())),
+             lowest = CASE WHEN others = 0 THEN greatest(last, fence) ELSE lowest END,
              others = others + 1, capacity = p_capacity
        WHERE name = p_name RETURNING last INTO o_fence;
       INSERT INTO lockkeeper.lk_ticket

@@ -487,26 +487,44 @@ impl Wire {
                 values.iter().copied().zip(call.types.iter().cloned()).collect();
             return Box::pin(self.client.query_typed(&call.sql, &typed)).await;
         };
-        let statements = || statements.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = |(name, _): &&(&str, Statement)| *name == call.name;
-        let found = statements().iter().find(known).map(|(_, statement)| statement.clone());
-        let statement = match found {
-            Some(statement) => statement,
-            None => {
-                let made = Box::pin(self.client.prepare_typed(&call.sql, call.types)).await?;
-                let mut statements = statements();
-                match statements.iter().find(known) {
-                    // Others were as quick, and one is enough.
-                    Some((_, first)) => first.clone(),
-                    None => {
-                        statements.push((call.name, made.clone()));
-                        made
-                    }
-                }
+        let (statement, fresh) = self.statement(statements, call).await?;
+        match self.client.query(&statement, values).await {
+            // What it calls answers with other columns now: the schema was brought up to date.
+            Err(e) if !fresh && e.code() == Some(&SqlState::FEATURE_NOT_SUPPORTED) => {
+                lock(statements).retain(|(name, _)| *name != call.name);
+                let (statement, _) = Box::pin(self.statement(statements, call)).await?;
+                Box::pin(self.client.query(&statement, values)).await
             }
-        };
-        self.client.query(&statement, values).await
+            answer => answer,
+        }
     }
+
+    /// The call's statement, and whether it was prepared just now.
+    async fn statement(
+        &self,
+        statements: &Mutex<Statements>,
+        call: &Call,
+    ) -> Result<(Statement, bool), tokio_postgres::Error> {
+        let known = |(name, _): &&(&str, Statement)| *name == call.name;
+        let found = lock(statements).iter().find(known).map(|(_, statement)| statement.clone());
+        if let Some(statement) = found {
+            return Ok((statement, false));
+        }
+        let made = Box::pin(self.client.prepare_typed(&call.sql, call.types)).await?;
+        let mut statements = lock(statements);
+        Ok(match statements.iter().find(known) {
+            // Others were as quick, and one is enough.
+            Some((_, first)) => (first.clone(), true),
+            None => {
+                statements.push((call.name, made.clone()));
+                (made, true)
+            }
+        })
+    }
+}
+
+fn lock(statements: &Mutex<Statements>) -> MutexGuard<'_, Statements> {
+    statements.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Does the server end the connection with this? The severity's text may be a translation.
@@ -558,7 +576,7 @@ fn kind(e: &DbError) -> (Trouble, &'static str) {
         | "57014" | "58030" => {
             return (Trouble::Unavailable, "");
         }
-        "53100" => return (Trouble::Unavailable, "; the server's disk is full"),
+        "53100" => return (Trouble::Full, "; the server's disk is full"),
         "25006" => {
             return (Trouble::Unavailable, "; the server is a replica: connect to the primary");
         }

@@ -15,6 +15,10 @@
 //! notifies holds up all others that do while it reaches the disk; a message that is lost costs one
 //! re-check. Who waits in the same process is told without a message.
 //!
+//! A renewal carries the names of the session's tickets and answers with what the lines have there, and with the
+//! identity and history of the server that answered: a few microseconds for each ticket. When one of them is not
+//! as before, all tickets are polled, so nothing is inferred from connections.
+//!
 //! Three connections for each handle, however many locks: one for requests, one for renewals, so that
 //! nothing a request waits for can cost a session its life, and one to listen, made when first needed.
 //! Behind a pooler that lends connections for a transaction (pgbouncer), which is recognized, nothing
@@ -40,7 +44,7 @@ pub use tx::{Schema, fence_check, lock_in};
 
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LOOK_MAX, Leave, Left,
-    Look, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Which,
+    Look, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, TicketDigest, Which,
     doubts::Doubts, fast::Fast, url::StoreUrl,
 };
 use crate::{
@@ -60,7 +64,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -100,6 +104,10 @@ struct Shared {
     fast: Fast,
     /// The server's clock less ours, in microseconds, as last seen.
     offset: AtomicI64,
+    /// The schema's layout, as the last renewal told it.
+    layout: AtomicI32,
+    /// For which connection a release was prepared, by the number of those that broke before it.
+    warmed: AtomicU64,
     /// How many renewals there were, all sessions together.
     renewed: AtomicU64,
     /// Had by the task that clears leftovers away.
@@ -122,7 +130,7 @@ impl Shared {
         let requests = link(link::SILENCE, None);
         let pooled = requests.is_pooled().await?;
         advice::refuse(&requests, &calls).await?;
-        let id = match schema::ensure(&requests, &calls, &plan.schema, plan.create).await {
+        let id = match schema::ensure(&requests, &calls, &clock, &plan.schema, plan.create).await {
             Ok(id) => id,
             Err(e) => return Err(advice::with_rights(e, &requests, &calls, &plan.schema).await),
         };
@@ -144,6 +152,8 @@ impl Shared {
             offset: AtomicI64::new(0),
             doubts: Doubts::default(),
             fast: Fast::default(),
+            layout: AtomicI32::new(schema::LAYOUT),
+            warmed: AtomicU64::new(0),
             renewed: AtomicU64::new(0),
             sweeping: Arc::default(),
         };
@@ -166,6 +176,16 @@ impl Shared {
 
     fn local_micros(&self) -> i64 {
         i64::try_from(self.clock.now().as_micros()).unwrap_or(0)
+    }
+
+    /// The schema was brought to another layout while we are connected: what our connections have prepared
+    /// may answer otherwise now, so others are made.
+    fn heed_layout(&self, layout: i32) {
+        if self.layout.swap(layout, Ordering::Relaxed) != layout {
+            tracing::warn!(layout, "the schema was brought to another layout");
+            self.requests.doubt();
+            self.renewals.doubt();
+        }
     }
 
     /// Remembers what the server's clock says.
@@ -260,10 +280,19 @@ impl Shared {
     }
 
     /// All tickets of a session that the database has, whichever handle has entered them. Those that are
-    /// first in their lines have no index, which would make every lock dearer, so this reads all lines;
-    /// it is asked for rarely.
+    /// first in their lines have no index, which would make every lock dearer, so this reads all lines: the
+    /// first time, and whenever a renewal has told another version. In between it looks behind the names of
+    /// this handle's tickets.
     async fn tickets_of(&self, session: SessionId) -> StoreResult<Vec<(Name, TicketId)>> {
-        let rows = self.ask(&self.calls.own, &[&&session.to_bytes()[..]]).await?;
+        let (id, version) = (session.to_bytes(), self.tickets.to_search(session));
+        let rows = if version.is_some() {
+            self.ask(&self.calls.own, &[&&id[..]]).await?
+        } else {
+            let names = self.tickets.names(session);
+            let names: Vec<&str> = names.iter().map(Name::as_str).collect();
+            self.ask(&self.calls.own_in, &[&&id[..], &names]).await?
+        };
+        version.into_iter().for_each(|version| self.tickets.searched(session, version));
         let mut tickets = Vec::with_capacity(rows.len());
         for row in &rows {
             if let Ok(name) = Name::new(get::<&str>(row, "name")?) {
@@ -293,7 +322,13 @@ impl Store for Postgres {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, wakes: !self.0.pooled, ..Capabilities::LINES }
+        Capabilities {
+            durable: true,
+            wakes: !self.0.pooled,
+            renewal_shows_tickets: true,
+            waiters_end_at_ttl: true,
+            ..Capabilities::LINES
+        }
     }
 
     fn id(&self) -> StoreId {
@@ -309,8 +344,8 @@ impl Store for Postgres {
         let rows = match self.0.ask(&self.0.calls.open, values).await {
             // Another database is behind the URL, or this one was emptied.
             Err(e) if schema::is_missing(&e) => {
-                let Shared { requests, calls, schema, create, .. } = &*self.0;
-                schema::ensure(requests, calls, schema, *create).await?;
+                let Shared { requests, calls, clock, schema, create, .. } = &*self.0;
+                schema::ensure(requests, calls, clock, schema, *create).await?;
                 self.0.ask(&self.0.calls.open, values).await?
             }
             answer => answer?,
@@ -325,16 +360,24 @@ impl Store for Postgres {
     async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
         // Before the renewal: a break while it is under way must show the next time at the latest.
         let breaks = self.0.breaks();
-        let rows = self.0.renewals.once(&self.0.calls.renew, &[&&session.to_bytes()[..]]).await?;
+        let names = self.0.tickets.names(session);
+        let names: Vec<&str> = names.iter().map(Name::as_str).collect();
+        let values: Values<'_> = &[&&session.to_bytes()[..], &names];
+        let rows = self.0.renewals.once(&self.0.calls.renew, values).await?;
         let row = one(&rows)?;
         self.0.set_clock(get(row, "o_now")?);
         let Some(evictions) = get::<Option<i64>>(row, "o_version")? else {
             self.0.fast.forget(session);
             return Ok(Renewal::Lost);
         };
+        self.0.heed_layout(get(row, "o_layout")?);
         self.0.sweep_now_and_then();
-        let version = (breaks << 32).wrapping_add(evictions.cast_unsigned());
-        Ok(Renewal::Renewed { version, tickets: None })
+        let history: u64 = get::<i64>(row, "o_history")?.cast_unsigned();
+        let version = history.wrapping_add(breaks << 32).wrapping_add(evictions.cast_unsigned());
+        self.0.tickets.renewed(session, version);
+        let [count, sum] = ["o_count", "o_sum"].map(|column| get::<i64>(row, column));
+        let tickets = TicketDigest { count: count?.cast_unsigned(), sum: sum?.cast_unsigned() };
+        Ok(Renewal::Renewed { version, tickets: Some(tickets) })
     }
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {
@@ -357,6 +400,8 @@ impl Store for Postgres {
         };
         if nothing_left {
             self.0.tickets.forget(&ask.place);
+        } else {
+            self.0.warm_aside();
         }
         entered
     }

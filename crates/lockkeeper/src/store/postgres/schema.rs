@@ -3,20 +3,28 @@
 use super::{
     KIND,
     calls::Calls,
-    link::{Link, Repeat},
+    link::{Link, Repeat, is_blocked},
     reply::{self, get, nonsense},
 };
 use crate::{
+    clock::Clock,
     error::{StoreError, Trouble},
+    retry::jittered,
     store::{StoreId, StoreResult},
 };
 use std::time::Duration;
 
-/// The number of this layout. It grows with every change of the tables or functions.
-const LAYOUT: i32 = 3;
+/// The number of this layout. It grows with every change of the tables or functions; a test holds the digest
+/// of the statements to it.
+pub(super) const LAYOUT: i32 = 4;
 
-/// How long making the schema may take, waiting for others who do the same included.
+/// How long making the schema may take.
 const MAKING: Duration = Duration::from_secs(60);
+/// For how long it is tried to make it while a transaction of others keeps the tables, and the pause between
+/// two attempts. Each waits for no longer than `lock_timeout` in the script: behind it wait all who use the
+/// locks.
+const PERSIST: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(300);
 
 const PARTS: [&str; 4] = [
     include_str!("schema.sql"),
@@ -25,6 +33,15 @@ const PARTS: [&str; 4] = [
     include_str!("user.sql"),
 ];
 
+/// A digest of the statements that make the schema: 64-bit FNV-1a, in hex.
+fn digest() -> String {
+    let bytes = PARTS.iter().flat_map(|part| part.bytes());
+    let digest = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{digest:016x}")
+}
+
 /// A name as SQL has it between quotes.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
@@ -32,7 +49,7 @@ pub(super) fn quoted(name: &str) -> String {
 
 /// All statements that make the schema, or bring an older one up to date.
 pub(super) fn script(schema: &str) -> String {
-    let quoted = quoted(schema);
+    let (quoted, digest) = (quoted(schema), digest());
     let (text, place) = (PARTS.concat(), quoted.replace('\'', "''"));
     let text =
         text.replace("SCHEMA IF NOT EXISTS lockkeeper", &format!("SCHEMA IF NOT EXISTS {quoted}"));
@@ -44,9 +61,9 @@ pub(super) fn script(schema: &str) -> String {
                RAISE EXCEPTION 'the schema was made by a newer version meanwhile';\n\
              END IF;\n\
            END IF;\n\
-         END $$;\n{text}\nINSERT INTO {quoted}.lk_meta(id, layout, store) \
-         VALUES (1, {LAYOUT}, decode(right(gen_random_uuid()::text, 12) || left(gen_random_uuid()::text, 4), 'hex')) \
-         ON CONFLICT (id) DO UPDATE SET layout = excluded.layout;\n"
+         END $$;\n{text}\nINSERT INTO {quoted}.lk_meta(id, layout, store, digest) \
+         VALUES (1, {LAYOUT}, decode(right(gen_random_uuid()::text, 12) || left(gen_random_uuid()::text, 4), 'hex'), '{digest}') \
+         ON CONFLICT (id) DO UPDATE SET layout = excluded.layout, digest = excluded.digest;\n"
     )
 }
 
@@ -66,41 +83,66 @@ pub(super) fn printed(schema: &str) -> String {
 pub(super) async fn ensure(
     link: &Link,
     calls: &Calls,
+    clock: &Clock,
     schema: &str,
     create: bool,
 ) -> StoreResult<StoreId> {
     match known(link, calls).await? {
-        Some((layout, store)) if layout == LAYOUT => return Ok(store),
-        Some((layout, _)) if layout > LAYOUT => return Err(newer(schema, layout)),
+        // With another digest it was made by statements that were never released, or changed by hand.
+        Some(made) if made.layout == LAYOUT && (made.digest == digest() || !create) => {
+            return Ok(made.store);
+        }
+        Some(made) if made.layout > LAYOUT => return Err(newer(schema, made.layout)),
         _ if !create => return Err(missing(schema)),
         _ => {}
     }
-    // One at a time: two who create the same at once would be refused.
-    let script = script(schema);
-    let sql = format!(
-        "BEGIN; SET LOCAL lock_timeout = '30s'; \
-         SELECT pg_advisory_xact_lock(hashtextextended('lockkeeper schema {schema}', 0)); \
-         {script} COMMIT"
-    );
-    if let Err(e) = link.batch(&sql, MAKING).await {
-        // The connection stays in the failed transaction otherwise.
-        let _ = link.batch("ROLLBACK", MAKING).await;
-        return Err(e);
-    }
+    make(link, clock, schema).await?;
     match known(link, calls).await? {
-        Some((_, store)) => Ok(store),
+        Some(made) => Ok(made.store),
         None => Err(nonsense("the schema was made and is not there")),
     }
 }
 
-async fn known(link: &Link, calls: &Calls) -> StoreResult<Option<(i32, StoreId)>> {
+/// Makes the schema, or brings it up to date.
+async fn make(link: &Link, clock: &Clock, schema: &str) -> StoreResult<()> {
+    let script = script(schema);
+    // One at a time: two who create the same at once would be refused.
+    let sql = format!(
+        "BEGIN; SET LOCAL lock_timeout = '500ms'; \
+         SELECT pg_advisory_xact_lock(hashtextextended('lockkeeper schema {schema}', 0)); \
+         {script} COMMIT"
+    );
+    let until = clock.now() + PERSIST;
+    loop {
+        let Err(e) = link.batch(&sql, MAKING).await else { return Ok(()) };
+        // The connection stays in the failed transaction otherwise.
+        let _ = link.batch("ROLLBACK", MAKING).await;
+        if !is_blocked(&e) || clock.now() >= until {
+            return Err(e);
+        }
+        clock.sleep(jittered(PAUSE, 2)).await;
+    }
+}
+
+/// What a schema says of itself.
+struct Made {
+    layout: i32,
+    store: StoreId,
+    digest: String,
+}
+
+async fn known(link: &Link, calls: &Calls) -> StoreResult<Option<Made>> {
     let rows = match link.call(&calls.meta, &[], Repeat::Always).await {
         Ok(rows) => rows,
         Err(e) if is_missing(&e) => return Ok(None),
         Err(e) => return Err(e),
     };
     let Some(row) = rows.first() else { return Ok(None) };
-    Ok(Some((get(row, "layout")?, reply::store(get(row, "store")?)?)))
+    Ok(Some(Made {
+        layout: get(row, "layout")?,
+        store: reply::store(get(row, "store")?)?,
+        digest: get::<Option<String>>(row, "digest")?.unwrap_or_default(),
+    }))
 }
 
 /// There is no such table, function or schema.
@@ -129,6 +171,12 @@ fn missing(schema: &str) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever changes the statements raises the layout, and writes the new pair here.
+    #[test]
+    fn every_change_of_the_statements_is_another_layout() {
+        assert_eq!((LAYOUT, digest().as_str()), (4, "ea11823c2010e6b8"));
+    }
 
     #[test]
     fn every_name_in_the_script_belongs_to_the_schema() {

@@ -6,14 +6,15 @@
 
 CREATE SCHEMA IF NOT EXISTS lockkeeper;
 
--- What this schema is: the layout's number, a random identity, and when leftovers were last cleared away,
--- up to which name.
+-- What this schema is: the layout's number, a random identity, when leftovers were last cleared away, up to
+-- which name, and a digest of the statements that have made it.
 CREATE TABLE IF NOT EXISTS lockkeeper.lk_meta(
   id     integer PRIMARY KEY CHECK (id = 1),
   layout integer NOT NULL,
   store  bytea   NOT NULL CHECK (length(store) = 8),
   swept  timestamptz NOT NULL DEFAULT '-infinity',
-  place  text COLLATE "C" NOT NULL DEFAULT ''
+  place  text COLLATE "C" NOT NULL DEFAULT '',
+  digest text    NOT NULL DEFAULT ''
 );
 
 -- A session lives until expires, and its granted tickets stand until dead_at, which is the lock-delay
@@ -34,7 +35,9 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_session(
 -- A name: the numbers it gave out, how many tickets stand in lk_ticket, and its first ticket. fence is that
 -- of the first ticket, or of the one that was there before, and last is at least that of all others: the
 -- next number is greater than both. hold_until is set while there is a ticket that has no session. Until
--- closing, lk_closed may know of a ticket that must not enter this line any more.
+-- closing, lk_closed may know of a ticket that must not enter this line any more. No ticket in lk_ticket has a
+-- lower seq than lowest: what was deleted there stays in the index for as long as some snapshot can see
+-- it, and must not be walked over.
 CREATE TABLE IF NOT EXISTS lockkeeper.lk_line(
   name       text COLLATE "C" PRIMARY KEY,
   last       bigint  NOT NULL,
@@ -49,10 +52,12 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_line(
   note       bytea   NOT NULL,
   note_edit  bigint  NOT NULL DEFAULT 0,
   cell_edit  bigint  NOT NULL DEFAULT 0,
-  closing    timestamptz NOT NULL DEFAULT '-infinity'
+  closing    timestamptz NOT NULL DEFAULT '-infinity',
+  lowest     bigint  NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
--- Layout 1 had fewer columns, and functions that answered with less, which replacing cannot change. Only
--- then: new columns keep everybody out for a moment, and who calls a function that is dropped meets an error.
+-- Layouts 1 to 3 had fewer columns, and layout 1 functions that answered with less, which replacing cannot
+-- change. Only then: new columns keep everybody out for a moment, and who calls a function that is dropped
+-- meets an error.
 DO $$
 DECLARE
   f record;
@@ -64,6 +69,14 @@ BEGIN
   IF NOT EXISTS (SELECT FROM pg_attribute
                   WHERE attrelid = 'lockkeeper.lk_meta'::regclass AND attname = 'place') THEN
     ALTER TABLE lockkeeper.lk_meta ADD COLUMN place text COLLATE "C" NOT NULL DEFAULT '';
+  END IF;
+  IF NOT EXISTS (SELECT FROM pg_attribute
+                  WHERE attrelid = 'lockkeeper.lk_meta'::regclass AND attname = 'digest') THEN
+    ALTER TABLE lockkeeper.lk_meta ADD COLUMN digest text NOT NULL DEFAULT '';
+  END IF;
+  IF NOT EXISTS (SELECT FROM pg_attribute
+                  WHERE attrelid = 'lockkeeper.lk_line'::regclass AND attname = 'lowest') THEN
+    ALTER TABLE lockkeeper.lk_line ADD COLUMN lowest bigint NOT NULL DEFAULT 0;
   END IF;
   FOR f IN
     SELECT p.oid::regprocedure AS it
@@ -131,8 +144,7 @@ BEGIN
   IF to_regclass('lockkeeper.lk_evicted_session') IS NULL THEN
     CREATE INDEX lk_evicted_session ON lockkeeper.lk_evicted(session);
   END IF;
-  IF EXISTS (SELECT FROM pg_attribute
-              WHERE attrelid = to_regclass('lockkeeper.lk_standing') AND attname = 'expires') THEN
+  IF pg_get_viewdef(to_regclass('lockkeeper.lk_standing')) LIKE '%lowest%' THEN
     RETURN;
   END IF;
   CREATE OR REPLACE VIEW lockkeeper.lk_standing AS
@@ -148,5 +160,6 @@ BEGIN
          coalesce(t.hold_until, CASE WHEN t.fence IS NULL THEN s.expires ELSE s.dead_at END,
                   '-infinity') AS dead_at,
          s.host, s.pid, s.program, s.expires
-    FROM lockkeeper.lk_ticket t LEFT JOIN lockkeeper.lk_session s ON s.id = t.session;
+    FROM lockkeeper.lk_line l JOIN lockkeeper.lk_ticket t ON t.name = l.name AND t.seq >= l.lowest
+         LEFT JOIN lockkeeper.lk_session s ON s.id = t.session;
 END $$;

@@ -41,6 +41,35 @@ BEGIN
   o_now := lockkeeper.lk_micros(clock_timestamp());
 END $$;
 
+-- The same, and what the session's tickets and the server are now, so that nothing has to be inferred from
+-- connections, which a pooler or a proxy keeps open while another server takes over. o_history is another number
+-- whenever the data, the server, its last start or its timeline is another. o_count and o_sum are the digest of
+-- the tickets that the session has in lk_ticket, and first in the lines of p_names: first tickets have no
+-- index by session, which would make every lock dearer. o_layout is the schema's.
+--
+-- What layout 4 knows as this function has these arguments and answers in all later layouts: it is called by
+-- programs that stay connected while the schema is brought up to date.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_renew(
+  p_session bytea, p_names text[], OUT o_now bigint, OUT o_version bigint, OUT o_layout integer,
+  OUT o_history bigint, OUT o_count bigint, OUT o_sum bigint
+) LANGUAGE plpgsql AS $$
+BEGIN
+  SELECT r.o_now, r.o_version INTO o_now, o_version FROM lockkeeper.lk_renew(p_session) r;
+  IF o_version IS NULL THEN
+    RETURN;
+  END IF;
+  SELECT layout, hashtextextended(concat_ws('/', encode(store, 'hex'), pg_postmaster_start_time(),
+                                            left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)), 0)
+    INTO o_layout, o_history FROM lockkeeper.lk_meta;
+  SELECT count(*), coalesce(sum((get_byte(id, 0)::bigint << 24) + (get_byte(id, 1) << 16)
+                                + (get_byte(id, 2) << 8) + get_byte(id, 3)), 0)
+    INTO o_count, o_sum
+    FROM (SELECT id FROM lockkeeper.lk_ticket WHERE session = p_session
+          UNION ALL
+          SELECT id FROM lockkeeper.lk_line
+           WHERE name = ANY (p_names) AND session = p_session AND id IS NOT NULL) AS tickets;
+END $$;
+
 -- Ends a session at once. Its tickets are dead from now on; lk_clear takes them away.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_close(p_session bytea) RETURNS void
 LANGUAGE sql AS $$
@@ -51,7 +80,8 @@ $$;
 
 -- Takes tickets of a dead session out of their lines: those given, and up to so many others. Lines
 -- that are locked are left out and named in o_skipped, unless there is but one, which is waited for.
--- o_more says that it has to be called again. A session that lives after all loses nothing.
+-- o_more says that it has to be called again. A session that lives after all loses nothing. It takes at most
+-- 64 advisory locks; lines for which that does not suffice are named in o_skipped, too.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_clear(
   p_session bytea, p_names text[], p_most integer,
   OUT o_more boolean, OUT o_freed text[], OUT o_skipped text[], OUT o_news text[]
@@ -61,9 +91,12 @@ DECLARE
   v_alone boolean := p_most = 0 AND cardinality(p_names) = 1;
   v_seen integer := 0;
   v_done integer := 0;
+  v_locks integer := 1;
+  v_others integer;
   f record;
 BEGIN
   IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
+  PERFORM set_config('lk.most', '8', true);
   o_more := false;
   o_freed := '{}';
   o_skipped := '{}';
@@ -78,6 +111,10 @@ BEGIN
     ORDER BY name
   LOOP
     v_seen := v_seen + 1;
+    IF v_locks > 45 THEN
+      o_skipped := o_skipped || v_name;
+      CONTINUE;
+    END IF;
     IF v_alone THEN
       CONTINUE WHEN NOT lockkeeper.lk_hold_line(v_name);
     ELSE
@@ -94,7 +131,10 @@ BEGIN
     )
     UPDATE lockkeeper.lk_line SET others = others - (SELECT count(*) FROM gone)
      WHERE name = v_name AND (SELECT count(*) FROM gone) > 0;
+    SELECT others INTO v_others FROM lockkeeper.lk_line WHERE name = v_name;
     SELECT * INTO f FROM lockkeeper.lk_settle(v_name, clock_timestamp());
+    SELECT v_locks + 2 + 2 * (v_others - others) INTO v_locks
+      FROM lockkeeper.lk_line WHERE name = v_name;
     o_news := o_news || f.o_news;
     IF NOT f.o_waits THEN
       o_freed := o_freed || v_name;
@@ -108,10 +148,11 @@ BEGIN
   o_more := v_seen >= p_most AND v_done > 0 AND NOT v_alone;
 END $$;
 
--- Clears a few leftovers away, at most once a second however many ask: notes of closed tickets,
--- sessions that have been dead for a minute, and lines that have been idle for p_idle microseconds,
--- looked for where the last one who did so stopped. o_sessions are dead sessions that have left tickets
--- in lines: lk_clear is for them.
+-- Clears a few leftovers away: notes of closed tickets, sessions that have been dead for a minute, and lines
+-- that have been idle for p_idle microseconds, looked for where the last one who did so stopped. It takes at most
+-- 64 advisory locks, for which every server has room; if that does not suffice it can be called again at once,
+-- and else after a second, however many ask: until then o_news is NULL. o_sessions are dead sessions that have
+-- left tickets in lines: lk_clear is for them.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_sweep(
   p_idle bigint, p_most integer, OUT o_sessions bytea[], OUT o_news text[]
 ) LANGUAGE plpgsql SET lock_timeout = '10ms' AS $$
@@ -120,16 +161,22 @@ DECLARE
   v_after text;
   v_next text;
   v_more boolean;
-  v_name text;
+  v_full boolean := false;
+  v_locks integer := 0;
+  v_others integer;
+  v_done text;
+  r record;
   f record;
 BEGIN
   o_sessions := '{}';
-  o_news := '{}';
   SELECT place INTO v_after FROM lockkeeper.lk_meta
    WHERE swept < v_now - interval '1 second' FOR UPDATE SKIP LOCKED;
   IF NOT FOUND THEN
     RETURN;
   END IF;
+  o_news := '{}';
+  v_done := v_after;
+  PERFORM set_config('lk.most', '8', true);
   DELETE FROM lockkeeper.lk_closed WHERE (ticket, session) IN (
     SELECT ticket, session FROM lockkeeper.lk_closed WHERE until <= v_now LIMIT p_most);
   SELECT coalesce(array_agg(id), '{}') INTO o_sessions FROM (
@@ -148,26 +195,64 @@ BEGIN
   DELETE FROM lockkeeper.lk_evicted WHERE session IN (SELECT id FROM gone);
   SELECT max(name), count(*) = p_most INTO v_next, v_more FROM (
     SELECT name FROM lockkeeper.lk_line WHERE name > v_after ORDER BY name LIMIT p_most) page;
-  UPDATE lockkeeper.lk_meta SET swept = v_now, place = CASE WHEN v_more THEN v_next ELSE '' END;
-  -- The dead at the head of idle lines, and holds that have outlived their sessions. A ticket whose
-  -- fence somebody has checked stays, and so does its line.
-  FOR v_name IN
-    SELECT l.name FROM lockkeeper.lk_line l
+  -- Holds that have outlived their sessions, and the dead at the head of idle lines. A ticket whose fence
+  -- somebody has checked stays, and so does its line.
+  FOR r IN
+    SELECT DISTINCT t.name, 0 AS part FROM (
+      SELECT name FROM lockkeeper.lk_ticket
+       WHERE session IS NULL AND hold_until <= v_now LIMIT p_most) t
+    UNION ALL
+    SELECT l.name, 1 FROM lockkeeper.lk_line l
      WHERE l.name > v_after AND l.name <= v_next AND l.id IS NOT NULL AND l.others = 0
        AND greatest(l.last, l.fence) < lockkeeper.lk_micros(v_now) - p_idle
-    UNION
-    SELECT t.name FROM (SELECT name FROM lockkeeper.lk_ticket
-                         WHERE session IS NULL AND hold_until <= v_now LIMIT p_most) t
+    ORDER BY part, name
   LOOP
-    PERFORM FROM lockkeeper.lk_line WHERE name = v_name FOR UPDATE SKIP LOCKED;
+    IF v_locks > 45 THEN
+      v_full := true;
+      v_next := v_done;
+      EXIT;
+    END IF;
+    SELECT others INTO v_others FROM lockkeeper.lk_line WHERE name = r.name FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
-      SELECT * INTO f FROM lockkeeper.lk_settle(v_name, v_now);
+      SELECT * INTO f FROM lockkeeper.lk_settle(r.name, v_now);
+      SELECT v_locks + 3 + 2 * (v_others - others) INTO v_locks
+        FROM lockkeeper.lk_line WHERE name = r.name;
       o_news := o_news || f.o_news;
     END IF;
+    -- The holds are found by themselves the next time.
+    v_done := CASE WHEN r.part = 1 THEN r.name ELSE v_done END;
   END LOOP;
+  UPDATE lockkeeper.lk_meta
+     SET swept = CASE WHEN v_full THEN '-infinity' ELSE v_now END,
+         place = CASE WHEN v_full OR v_more THEN v_next ELSE '' END;
   DELETE FROM lockkeeper.lk_line WHERE name IN (
     SELECT l.name FROM lockkeeper.lk_line l
      WHERE l.name > v_after AND l.name <= v_next AND l.others = 0 AND l.id IS NULL
        AND greatest(l.last, l.fence) < lockkeeper.lk_micros(v_now) - p_idle AND l.closing < v_now
      FOR UPDATE OF l SKIP LOCKED);
+END $$;
+
+-- Does what a release and a hand-over need for the first time in a connection: reading, parsing and planning the
+-- functions behind them takes some milliseconds, which nobody is to wait for. It happens in a line and a session
+-- that nobody can name and everybody else never sees, for all of it is undone.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_warm() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_name text := E'\x01' || pg_backend_pid();
+  v_session bytea := convert_to(v_name, 'UTF8');
+  v_now timestamptz := clock_timestamp();
+BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
+  BEGIN
+    INSERT INTO lockkeeper.lk_session
+    VALUES (v_session, '1 min', '0', v_now + interval '1 min', v_now + interval '1 min', '', '', 0, '');
+    INSERT INTO lockkeeper.lk_line (name, last, others, capacity, weight, note)
+    VALUES (v_name, 1, 1, 1, 1, '');
+    INSERT INTO lockkeeper.lk_ticket (name, seq, id, session, weight, capacity, entered, note)
+    VALUES (v_name, 1, v_session, v_session, 1, 1, v_now, '');
+    PERFORM lockkeeper.lk_pass_on(v_name);
+    PERFORM lockkeeper.lk_leave(v_name, v_session, v_session, 0, 0);
+    RAISE EXCEPTION 'undone' USING ERRCODE = 'LK900';
+  EXCEPTION WHEN SQLSTATE 'LK900' THEN
+    NULL;
+  END;
 END $$;

@@ -32,11 +32,15 @@ const SELDOM: u64 = 16;
 /// And when a session is closed, which waits for it so long at the most.
 const AT_THE_END: Duration = Duration::from_millis(250);
 
-/// How many lines one call clears.
-const CLEAR: usize = 64;
+/// How long after an enter nothing else is expected for the moment: who only tries for a lock is gone by then.
+const NOT_URGENT: Duration = Duration::from_millis(3);
 
-/// How many lines one sweep looks at.
+/// How many lines one call clears: an advisory lock or two for each, and servers have room for few.
+const CLEAR: usize = 20;
+
+/// How many lines one sweep looks at, and how often at the most it goes on at once with what one call has left.
 const SWEEP: i32 = 2_000;
+const SWEEPS: usize = 64;
 
 impl Shared {
     /// Takes back the ticket of a session that is not there any more; says that it is over.
@@ -96,14 +100,52 @@ impl Shared {
         Ok(())
     }
 
+    /// Prepares what a release and a hand-over will need on the present connection, the first time that
+    /// somebody has entered over it: the first of each costs the server milliseconds of reading and planning, and a
+    /// program that locks once in its life has no other. Behind a pooler the next request has another
+    /// connection.
+    pub(super) fn warm_aside(self: &Arc<Self>) {
+        let connection = self.requests.breaks().wrapping_add(1);
+        if self.pooled || self.warmed.swap(connection, Ordering::Relaxed) == connection {
+            return;
+        }
+        let (shared, clock) = (Arc::downgrade(self), self.clock.clone());
+        tokio::spawn(async move {
+            clock.sleep(NOT_URGENT).await;
+            if let Some(shared) = shared.upgrade()
+                && let Err(e) = shared.warm().await
+            {
+                tracing::debug!(error = %e, "a release was not prepared for");
+            }
+        });
+    }
+
+    /// One thing after the other, so that no request has to wait for more than one of them.
+    async fn warm(&self) -> StoreResult<()> {
+        let nothing: &[u8] = &[];
+        let none: Values<'_> = &[&"", &nothing, &nothing];
+        self.requests.once(&self.calls.leave, none).await?;
+        let none: Values<'_> = &[&"", &nothing, &nothing, &0_i64, &0_i64];
+        self.requests.once(&self.calls.leave_oddly, none).await?;
+        let news: [&str; 0] = [];
+        self.requests.once(&self.calls.tell, &[&&news[..], &&news[..]]).await?;
+        self.requests.once(&self.calls.warm, &[]).await?;
+        Ok(())
+    }
+
     /// Clears a few leftovers of others away.
     async fn sweep(&self) -> StoreResult<()> {
-        let rows = self.requests.once(&self.calls.sweep, &[&micros(IDLE), &SWEEP]).await?;
-        let row = one(&rows)?;
-        self.tell(&news(row)?).await;
-        for session in get::<Vec<&[u8]>>(row, "o_sessions")? {
-            let session = session.try_into().map_err(|_| nonsense("a session's id"))?;
-            self.clear(SessionId::from_bytes(session), Vec::new()).await?;
+        for _ in 0..SWEEPS {
+            let rows = self.requests.once(&self.calls.sweep, &[&micros(IDLE), &SWEEP]).await?;
+            let row = one(&rows)?;
+            if get::<Option<Vec<String>>>(row, "o_news")?.is_none() {
+                break;
+            }
+            self.tell(&news(row)?).await;
+            for session in get::<Vec<&[u8]>>(row, "o_sessions")? {
+                let session = session.try_into().map_err(|_| nonsense("a session's id"))?;
+                self.clear(SessionId::from_bytes(session), Vec::new()).await?;
+            }
         }
         Ok(())
     }

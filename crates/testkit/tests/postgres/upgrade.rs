@@ -1,0 +1,172 @@
+//! A schema is brought up to date while locks in it are held, waited for and passed on.
+
+use crate::support::{HASTY, User, code, start};
+use lockkeeper::{Keeper, Name, store::Store as _};
+use servers::{POSTGRES, Running};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use testkit::{
+    hand::Hand,
+    world::{eventually, soon},
+};
+
+/// The schema as its first layout made it.
+const LAYOUT_1: &str = include_str!("layout1.sql");
+
+/// What programs of the first layout go on with during the upgrade, and until they end: they have it
+/// prepared, so its answers must not change either.
+const RENEW: &str =
+    "SELECT (o_version IS NOT NULL)::int::bigint FROM (SELECT * FROM lockkeeper.lk_renew($1)) r";
+const TRY: &str = "SELECT o_fence FROM (SELECT * FROM lockkeeper.lk_enter($1, $2, $3, 1, 1, false, '', \
+                   NULL, 100)) e WHERE o_what = 'granted'";
+const LEAVE: &str = "SELECT o_what FROM lockkeeper.lk_leave($1, $2, $3, 0, 0)";
+
+/// Programs of the first layout that are at work.
+#[derive(Default)]
+struct Load {
+    over: AtomicBool,
+    pairs: AtomicUsize,
+    /// The last fence of every name.
+    last: Mutex<HashMap<String, i64>>,
+}
+
+impl Load {
+    /// Takes one of four names after the other, and leaves it.
+    async fn work(self: Arc<Self>, user: User, worker: u8) {
+        let session = &[worker][..];
+        let open =
+            format!("SELECT lockkeeper.lk_open('\\x{worker:02x}', 60000000, 0, 'c', 'h', 1, 'p')");
+        user.run(&open).await;
+        let [renew, enter, leave] = [RENEW, TRY, LEAVE].map(|sql| user.prepare(sql));
+        let [renew, enter, leave] =
+            [renew.await, enter.await, leave.await].map(|s| s.expect("known"));
+        for at in 0_u32.. {
+            if self.over.load(Ordering::Relaxed) {
+                break;
+            }
+            let (name, ticket) = (format!("name {}", at % 4), at.to_be_bytes());
+            let alive: i64 = user.query_one(&renew, &[&session]).await.expect("renewed").get(0);
+            assert_eq!(alive, 1, "the session lives");
+            let granted = match user.query_opt(&enter, &[&name, &&ticket[..], &session]).await {
+                Ok(granted) => granted,
+                Err(e) => {
+                    assert_eq!(code(&e), "55P03", "{e}");
+                    continue;
+                }
+            };
+            let Some(fence) = granted.map(|row| row.get::<_, i64>(0)) else { continue };
+            let before = self.last.lock().expect("no panic").insert(name.clone(), fence);
+            assert!(before.is_none_or(|before| before < fence), "{before:?}, then {fence}");
+            loop {
+                match user.query_one(&leave, &[&name, &&ticket[..], &session]).await {
+                    Ok(row) => break assert_eq!(row.get::<_, &str>(0), "released"),
+                    Err(e) => assert_eq!(code(&e), "55P03", "{e}"),
+                }
+            }
+            self.pairs.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    async fn goes_on(&self) {
+        let before = self.pairs.load(Ordering::Relaxed);
+        eventually("locks are taken", async || self.pairs.load(Ordering::Relaxed) > before + 50)
+            .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_from_the_first_layout_under_load_loses_nothing() {
+    let Some(server) = start(HASTY) else { return };
+    let user = User::of(&server).await;
+    user.run(LAYOUT_1).await;
+    user.run(
+        "SELECT lockkeeper.lk_open('\\xa0', 600000000, 0, 'c', 'h', 1, 'p'); \
+         SELECT lockkeeper.lk_enter('held', '\\xa1', '\\xa0', 1 << 30, 1 << 30, true, 'note', NULL, 100); \
+         SELECT lockkeeper.lk_enter('held', '\\xa2', '\\xa0', 1 << 30, 1 << 30, true, '', NULL, 100); \
+         SELECT lockkeeper.lk_enter('held', '\\xa3', '\\xa0', 1 << 30, 1 << 30, true, '', NULL, 100); \
+         SELECT lockkeeper.lk_write('held', '\\xa1', '\\xa0', 1, 'value')",
+    )
+    .await;
+    let stands = "SELECT string_agg(concat_ws(' ', name, seq, id, fence), ', ' ORDER BY seq) \
+                  FROM lockkeeper.lk_standing WHERE name = 'held'";
+    let before: String = user.query_one(stands, &[]).await.expect("a row").get(0);
+    let (load, mut work) = (Arc::<Load>::default(), Vec::new());
+    for worker in 1..=4 {
+        work.push(tokio::spawn(Arc::clone(&load).work(User::of(&server).await, worker)));
+    }
+    load.goes_on().await;
+    let keeper = soon("a keeper", Keeper::connect(server.url())).await.expect("connected");
+    assert!(user.number("SELECT layout::bigint FROM lockkeeper.lk_meta").await > 1);
+    load.goes_on().await;
+    let after: String = user.query_one(stands, &[]).await.expect("a row").get(0);
+    assert_eq!(before, after, "who held and who waited");
+    let held = Name::new("held").expect("a good name");
+    let cell = keeper.store().read(held).await.expect("an answer").expect("a value");
+    assert_eq!(cell.bytes, b"value");
+    assert!(keeper.lock("held").try_now().await.expect("an answer").is_none());
+    load.over.store(true, Ordering::Relaxed);
+    for worker in work {
+        soon("the worker's end", worker).await.expect("no panic");
+    }
+    let last = load.last.lock().expect("no panic").clone();
+    assert_eq!(last.len(), 4);
+    for (name, last) in last {
+        let guard = keeper.lock(&name).await.expect("free");
+        assert!(guard.fence() > last.cast_unsigned(), "{name}");
+        guard.release().await.expect("released");
+    }
+    let leave = "SELECT lockkeeper.lk_leave('held', '\\xa1', '\\xa0', 0, 0)";
+    user.run(leave).await;
+    let next =
+        "SELECT count(*) FROM lockkeeper.lk_standing WHERE id = '\\xa2' AND fence IS NOT NULL";
+    assert_eq!(user.number(next).await, 1, "the next one in line has its turn");
+    keeper.close().await;
+}
+
+/// As a later version might: the function answers with one column more, and the layout is raised.
+async fn change(server: &Running, function: &str) {
+    let sql = format!(
+        "DO $do$ DECLARE def text; BEGIN \
+           SELECT pg_get_functiondef(p.oid) INTO STRICT def FROM pg_proc p \
+            WHERE p.proname = '{function}' AND p.pronamespace = 'lockkeeper'::regnamespace; \
+           EXECUTE (SELECT format('DROP FUNCTION %s', p.oid::regprocedure) FROM pg_proc p \
+            WHERE p.proname = '{function}' AND p.pronamespace = 'lockkeeper'::regnamespace); \
+           EXECUTE replace(def, 'OUT o_news text[]', 'OUT o_news text[], OUT o_later integer'); \
+           UPDATE lockkeeper.lk_meta SET layout = layout + 1; \
+         END $do$"
+    );
+    User::of(server).await.run(&sql).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_stays_connected_during_an_upgrade_goes_on() {
+    let Some(server) = start(POSTGRES) else { return };
+    let keeper = Keeper::builder().ttl(Duration::from_secs(3)).connect(server.url()).await;
+    let keeper = keeper.expect("the server answers");
+    let (held, hand) = (keeper.lock("held").await.expect("free"), Hand::open(keeper.store()).await);
+    let evict = async || {
+        let taken = hand.take("a").await;
+        keeper.store().evict(taken.name, taken.ticket).await.expect("an answer")
+    };
+    assert!(evict().await);
+    let user = User::of(&server).await;
+    let ours = "SELECT coalesce(sum(pid), 0)::bigint FROM pg_stat_activity \
+                WHERE application_name = 'lockkeeper'";
+    let before = user.number(ours).await;
+    change(&server, "lk_evict").await;
+    assert!(evict().await, "what was prepared before is prepared again");
+    eventually("other connections", async || {
+        assert!(held.is_held(), "{:?}", held.health());
+        user.number(ours).await != before
+    })
+    .await;
+    assert!(evict().await);
+    held.release().await.expect("released");
+    keeper.close().await;
+}
