@@ -5,11 +5,20 @@
 
 use super::sql::{self, Commit};
 use crate::{
-    args::Plan, flavour::Flavour, pair::Pair, report::Report, stats::percentile, turns::turns,
+    args::Plan,
+    flavour::Flavour,
+    machine::now,
+    pair::Pair,
+    report::Report,
+    stats::{median, millis, percentile},
+    turns::turns,
 };
-use anyhow::Result;
+use anyhow::{Context as _, Result};
+use lockkeeper::Keeper;
 use servers::{POSTGRES, Running};
-use tokio_postgres::{Client, NoTls, Statement};
+use std::{future::poll_fn, time::Duration};
+use tokio::sync::mpsc;
+use tokio_postgres::{AsyncMessage, Client, NoTls, Statement};
 
 /// How long the next in line may wait for its turn, in the middle of all turns.
 const TURN_MS: f64 = 5.0;
@@ -40,6 +49,7 @@ pub(super) fn run(plan: &Plan) -> Result<Report> {
     sql::pairs(plan, &mut report, &commits, Floor::open, |_| Ok(()))?;
     report.note(format!("floor: {TAKE}; {FREE}"));
     tell_turns(plan, &server, &mut report)?;
+    tell_hand_overs(plan, &server, &mut report)?;
     Ok(report)
 }
 
@@ -89,4 +99,107 @@ fn tell_turns(plan: &Plan, server: &Running, report: &mut Report) -> Result<()> 
     report.row(what.clone(), &[("p50_ms", at(50)), ("p90_ms", at(90)), ("p99_ms", at(99))]);
     report.below(format!("{what}, p50 in ms"), TURN_MS, at(50));
     Ok(())
+}
+
+/// How much longer than a warm hand-over the first one of a connection may take, and a warm one than a bare
+/// durable update that is followed by a notification.
+const COLD: f64 = 2.0;
+const WARM: f64 = 2.0;
+const PAIRS: usize = 30;
+const HAND_OVERS: usize = 10;
+/// For how long the lock is held before it is passed on for the first time.
+const HELD: Duration = Duration::from_millis(100);
+
+/// From a release to the grant of the one who waits: the first one of a connection, and those after it.
+fn tell_hand_overs(plan: &Plan, server: &Running, report: &mut Report) -> Result<()> {
+    let pairs = plan.scaled(PAIRS, 3);
+    let url = server.url().to_owned();
+    let (cold, warm, bare) = Flavour::MultiThread.run(async move {
+        let (mut cold, mut warm, mut bare) = (Vec::new(), Vec::new(), Vec::new());
+        let mut floor = Bell::open(&url).await?;
+        for at in 0..pairs {
+            let (first, others) = hand_overs(&url, &format!("hand-over {at}")).await?;
+            cold.push(first);
+            warm.extend(others);
+            for _ in 0..HAND_OVERS {
+                bare.push(floor.ring().await?);
+            }
+        }
+        anyhow::Ok((median(&cold), median(&warm), median(&bare)))
+    })?;
+    report.row("a hand-over", &[("cold_ms", cold), ("warm_ms", warm), ("bare_ms", bare)]);
+    report.note(format!(
+        "cold: the first release of a connection, {HELD:?} after its lock; bare: a durable update and a \
+         notification behind it"
+    ));
+    report.below("a cold hand-over beside a warm one", COLD, cold / warm);
+    report.below("a warm hand-over beside the bare one", WARM, warm / bare);
+    Ok(())
+}
+
+/// Two keepers with connections of their own pass a lock to and fro; each release is awaited by the other.
+async fn hand_overs(url: &str, name: &str) -> Result<(f64, Vec<f64>)> {
+    let keepers = [Keeper::connect(url).await?, Keeper::connect(url).await?];
+    let (mut held, mut times) = (keepers[0].lock(name).await?, Vec::new());
+    for at in 1..=HAND_OVERS {
+        let next = keepers[at % 2].clone();
+        let waiter = next.lock(name).into_future();
+        let waiter = tokio::spawn(async move { (waiter.await, now()) });
+        while next.look_at(name).await?.is_none_or(|line| line.tickets.len() < 2) {
+            tokio::task::yield_now().await;
+        }
+        // Either keeper's first release is a cold one.
+        if at <= keepers.len() {
+            tokio::time::sleep(HELD).await;
+        }
+        let released = now();
+        held.release().await?;
+        let (granted, heard) = waiter.await?;
+        held = granted?;
+        times.push(millis(u64::try_from(heard.saturating_since(released).as_nanos())?));
+    }
+    held.release().await?;
+    let warm = times.split_off(keepers.len());
+    Ok((times[0], warm))
+}
+
+/// A row that is changed durably, and somebody who listens.
+struct Bell {
+    floor: Floor,
+    notify: Statement,
+    heard: mpsc::UnboundedReceiver<()>,
+    _listens: Client,
+}
+
+impl Bell {
+    async fn open(url: &str) -> Result<Self> {
+        let (listens, mut connection) = tokio_postgres::connect(url, NoTls).await?;
+        let (send, heard) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+                if let AsyncMessage::Notification(_) = message
+                    && send.send(()).is_err()
+                {
+                    break;
+                }
+            }
+        });
+        listens.batch_execute("LISTEN floor").await?;
+        let mut floor = Floor::open(url.to_owned()).await?;
+        floor.pair().await?;
+        let notify = floor.client.prepare("SELECT pg_notify('floor', '')").await?;
+        Ok(Self { floor, notify, heard, _listens: listens })
+    }
+
+    /// How long it takes until the change is heard of, in ms.
+    async fn ring(&mut self) -> Result<f64> {
+        let Floor { client, take, .. } = &self.floor;
+        let (owner, began) = (rand::random::<[u8; 16]>(), now());
+        client.query(take, &[&"pairs", &&owner[..]]).await?;
+        client.query(&self.notify, &[]).await?;
+        self.heard.recv().await.context("the listener has gone")?;
+        let took = millis(u64::try_from(now().saturating_since(began).as_nanos())?);
+        client.execute(&self.floor.free, &[&"pairs", &&owner[..]]).await?;
+        Ok(took)
+    }
 }
