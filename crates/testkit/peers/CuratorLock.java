@@ -9,6 +9,7 @@ import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreMutex;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 
 /**
@@ -19,6 +20,7 @@ import org.apache.curator.retry.ExponentialBackoffRetry;
  * <pre>
  * take NAME              granted, when its turn has come
  * try NAME               granted or busy
+ * semaphore NAME         granted or busy, of a semaphore that is used as a mutex
  * read NAME, write NAME  granted, when its turn has come in a read-write lock
  * tryread NAME, trywrite NAME
  *                        granted or busy
@@ -73,6 +75,11 @@ public class CuratorLock {
     return "granted";
   }
 
+  private String semaphore(String name) throws Exception {
+    InterProcessSemaphoreMutex lock = new InterProcessSemaphoreMutex(client, name);
+    return lock.acquire(0, TimeUnit.SECONDS) ? "granted" : "busy";
+  }
+
   private String release() throws Exception {
     held.release();
     return "released";
@@ -107,6 +114,8 @@ public class CuratorLock {
         return take(mutex(words[1]));
       case "try":
         return attempt(mutex(words[1]));
+      case "semaphore":
+        return semaphore(words[1]);
       case "read":
         return take(both(words[1]).readLock());
       case "write":

@@ -80,12 +80,17 @@ fn main() -> ExitCode {
         modes_that_theirs_would_not_see_are_refused,
         readers_of_both_share_and_writers_of_both_do_not,
         readers_and_writers_of_both_come_in_their_order,
+        a_semaphore_that_is_used_as_a_mutex_is_another_lock,
         a_mutex_and_a_read_write_lock_are_different_lines,
+    ];
+    let plain_kazoo = tests!["kazoo_plain", [Who::Kazoo], server:
+        a_plain_lock_of_kazoo_does_not_see_the_names_of_curator,
     ];
     // It cannot try.
     let go = mutex_tests!["go", [Who::Go], server:];
     trials::main_of([
         (no_kazoo.as_ref(), kazoo),
+        (no_kazoo.as_ref(), plain_kazoo),
         (no_curator.as_ref(), curator),
         (no_go.as_ref(), go),
     ])
@@ -316,6 +321,29 @@ async fn a_mutex_and_a_read_write_lock_are_different_lines(c: &Company) -> Resul
         theirs.tell(&c.words(command)).await;
         theirs.expect("granted").await;
         assert!(keeper.lock(&c.name).unfair().try_now().await?.is_none(), "ours sees theirs");
+        guard.release().await?;
+        theirs.release().await;
+        until_length(keeper.store(), &c.name, 0).await;
+    }
+    Ok(())
+}
+
+/// It keeps other nodes, below the line.
+async fn a_semaphore_that_is_used_as_a_mutex_is_another_lock(c: &Company) -> Result<()> {
+    let (keeper, mut theirs) = (c.keeper().await?, c.theirs().await);
+    let guard = keeper.lock(&c.name).try_now().await?.context("free")?;
+    theirs.tell(&c.words("semaphore")).await;
+    theirs.expect("granted").await;
+    guard.release().await?;
+    Ok(())
+}
+
+async fn a_plain_lock_of_kazoo_does_not_see_the_names_of_curator(c: &Company) -> Result<()> {
+    for raw in ["raw=true", "raw=rw"] {
+        let (keeper, mut theirs) = (c.keeper_with(raw).await?, c.theirs().await);
+        let guard = keeper.lock(&c.name).try_now().await?.context("free")?;
+        theirs.tell(&c.words("try")).await;
+        theirs.expect("granted").await;
         guard.release().await?;
         theirs.release().await;
         until_length(keeper.store(), &c.name, 0).await;

@@ -38,16 +38,19 @@ async fn raw_names_and_modes_that_cannot_be_are_refused_with_the_rule() {
     ];
     for (name, rule) in names {
         let e = plain.lock(name).try_now().await.expect_err("no path");
-        let Error::Store(e) = e else { panic!("{e}") };
-        assert!(e.trouble == Trouble::Name && e.to_string().contains(rule), "{e}");
+        let look = plain.look_at(name).await.expect_err("no path");
+        for e in [e, look] {
+            let Error::Store(e) = e else { panic!("{e}") };
+            assert!(e.trouble == Trouble::Name && e.to_string().contains(rule), "{e}");
+        }
     }
     let refused = |e: Error, remedy: &str| {
         assert!(matches!(e, Error::Unsupported { .. }), "{e:?}");
         assert!(e.to_string().contains(remedy), "{e}");
     };
-    for keeper in [&plain, &kazoo] {
+    for (keeper, remedy) in [(&plain, "use raw=rw"), (&kazoo, "would not see them")] {
         let e = keeper.rwlock("a").read().try_now().await.expect_err("not seen by others");
-        refused(e, "use raw=rw");
+        refused(e, remedy);
         let writer = keeper.rwlock("a").write().try_now().await.expect("an answer");
         writer.expect("free").release().await.expect("released");
     }

@@ -102,7 +102,9 @@ impl Paths {
         match (self.dialect, mode) {
             (Own, _) | (ReadWrite, Mode::Shared) | (_, Mode::Exclusive) => None,
             (Mutex, Mode::Shared) => Some("read locks with raw=true; use raw=rw"),
-            (Kazoo, Mode::Shared) => Some("read locks with raw=kazoo; use raw=rw"),
+            (Kazoo, Mode::Shared) => {
+                Some("read locks with raw=kazoo: a kazoo Lock would not see them")
+            }
             (_, Mode::Permits { .. }) => Some("semaphores with raw names; use a URL without raw"),
         }
     }

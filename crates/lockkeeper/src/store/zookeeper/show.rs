@@ -43,12 +43,18 @@ impl Zookeeper {
 
     pub(super) async fn show(&self, which: Look) -> StoreResult<Vec<Line>> {
         match which {
-            Look::Exact(name) => self.show_lines(vec![name], true).await,
+            Look::Exact(name) => {
+                let line = self.line(&name)?;
+                self.show_lines(vec![(name, line)], true).await
+            }
             Look::Prefix { prefix, after } => {
-                let names = self.names(&prefix, after.as_ref()).await?;
+                let names = self.names(&prefix, after.as_ref()).await?.into_iter();
+                // With raw names a folder has nodes that are no lines.
+                let found = names.filter_map(|name| self.line(&name).ok().map(|line| (name, line)));
+                let found: Vec<(Name, String)> = found.collect();
                 let mut lines = Vec::new();
-                // Most of the names may have no tickets: their nodes outlive them for a minute.
-                for some in names.chunks(LOOK_MAX) {
+                // Most of them may have no tickets: their nodes outlive them for a minute.
+                for some in found.chunks(LOOK_MAX) {
                     lines.extend(self.show_lines(some.to_vec(), false).await?);
                     if lines.len() >= LOOK_MAX {
                         lines.truncate(LOOK_MAX);
@@ -75,17 +81,13 @@ impl Zookeeper {
         Ok(names)
     }
 
-    async fn show_lines(&self, names: Vec<Name>, sync: bool) -> StoreResult<Vec<Line>> {
+    async fn show_lines(&self, found: Vec<(Name, String)>, sync: bool) -> StoreResult<Vec<Line>> {
         let mut requests = Vec::new();
-        let mut found = Vec::new();
-        for name in names {
-            // With raw names what was found in a folder may not be written so.
-            let Ok(line) = self.line(&name) else { continue };
+        for (_, line) in &found {
             if sync {
-                requests.push(Request::sync(&line));
+                requests.push(Request::sync(line));
             }
-            requests.push(Request::children(&line, false));
-            found.push((name, line));
+            requests.push(Request::children(line, false));
         }
         if found.is_empty() {
             return Ok(Vec::new());
