@@ -57,6 +57,10 @@ pub struct Guard {
 impl Guard {
     /// The number of this grant. For one name it grows with every exclusive grant, so a resource
     /// that remembers the highest it has seen can refuse a holder whose time has passed.
+    ///
+    /// 0 means that there is none: the store is not [`fenced`](crate::Capabilities::fenced) (plain string
+    /// locks of Redis, `?compat=string`). Do not pass it on; a program that needs fences says so with
+    /// [`Keeper::require`](crate::Keeper::require).
     #[must_use]
     pub fn fence(&self) -> u64 {
         self.hold.grip.fence

@@ -48,7 +48,7 @@ impl Sequencer {
         self.claim.mode
     }
 
-    /// The number of the grant.
+    /// The number of the grant; 0 if its store has none. Such a sequencer can be checked, not compared.
     #[must_use]
     pub fn fence(&self) -> u64 {
         self.claim.fence

@@ -21,6 +21,12 @@ pub(crate) fn own_cases() -> Vec<Case> {
         Case::new("failover", "a_minority_may_be_lost", needs, a_minority_may_be_lost),
         Case::new("failover", "a_minority_that_stands_still_delays_nobody", needs, frozen_minority),
         Case::new("failover", "a_node_that_comes_back_is_of_use_again", needs, mended),
+        Case::new(
+            "failover",
+            "a_program_beside_a_frozen_node_is_not_delayed",
+            needs,
+            frozen_at_first,
+        ),
     ]
 }
 
@@ -29,7 +35,10 @@ pub(crate) fn plain_cases() -> Vec<Case> {
     vec![
         Case::new("compat", "plain_locks_exclude_each_other", &[], plain_locks_exclude_each_other),
         Case::new("compat", "theirs_and_ours_exclude_each_other", &[], theirs_and_ours),
-        Case::new("compat", "what_is_no_lock_is_left_alone", &[], what_is_no_lock_is_left_alone),
+        Case::new("compat", "a_key_of_another_type_is_busy_and_left_alone", &[], of_another_type),
+        Case::new("compat", "a_plain_lock_has_no_fence", &[], a_plain_lock_has_no_fence),
+        Case::new("compat", "names_that_are_our_own_keys_are_refused", &[], our_own_keys),
+        Case::new("compat", "an_error_names_the_store_of_the_url", &[], the_store_of_the_url),
     ]
 }
 
@@ -108,6 +117,27 @@ async fn frozen_minority(_: World) -> Verdict {
         .await;
     }
     keeper.close().await;
+    Ok(())
+}
+
+/// A program that starts beside a frozen server connects, takes a lock, releases it and ends, long before it
+/// could know that the server answers no more.
+async fn frozen_at_first(_: World) -> Verdict {
+    const QUICK: Duration = Duration::from_millis(1500);
+    let mut running = tokio::task::spawn_blocking(|| servers::REDLOCK.start()).await??;
+    welcome(&running)?;
+    running.nodes()[2].freeze()?;
+    // Again and again, for the machine may be busy; each attempt alone would wait for the server.
+    eventually("a program is done soon", async || {
+        let began = Instant::now();
+        let keeper = Keeper::connect(running.url()).await.expect("four of five answer");
+        let guard = keeper.lock("a").try_now().await.expect("four of five answer");
+        let released = guard.expect("free").release().await;
+        keeper.close().await;
+        released.is_ok() && began.elapsed() < QUICK
+    })
+    .await;
+    running.nodes()[2].thaw()?;
     Ok(())
 }
 
@@ -217,8 +247,10 @@ async fn theirs_and_ours(w: World) -> Verdict {
 
     assert_eq!(raw.ask(&take)?, "+OK", "free at once");
     assert!(keeper.lock(&name).try_now().await?.is_none(), "theirs keeps us out");
-    let line = keeper.look_at(&name).await?.expect("a line");
-    assert_eq!(line.tickets[0].note, b"theirs");
+    let theirs = keeper.look_at(&name).await?.expect("a line").tickets.remove(0);
+    assert!(theirs.owner.is_some_and(|owner| owner.is_unknown()), "another client");
+    assert!(theirs.note.is_empty(), "a token is no label");
+    assert!(theirs.ends_in > Duration::from_secs(30) && theirs.granted_ago.is_none());
     assert_eq!(raw.ask(&["GET", &name])?, "theirs", "and we have left it alone");
     assert_eq!(raw.compare_delete(&name, "theirs")?, ":1");
 
@@ -230,13 +262,74 @@ async fn theirs_and_ours(w: World) -> Verdict {
     Ok(())
 }
 
-/// The name is the key of something else: said, with what it is.
-async fn what_is_no_lock_is_left_alone(w: World) -> Verdict {
+/// Redisson's locks are hashes. Whatever stands under the name keeps us out, and is not touched.
+async fn of_another_type(w: World) -> Verdict {
     let (keeper, mut raw, name) = (plain(&w).await?, Raw::to(&w)?, fresh_name());
     assert_eq!(raw.ask(&["HSET", &name, "field", "value"])?, ":1");
-    let refused = keeper.lock(&name).try_now().await;
-    let Err(Error::Store(e)) = refused else { anyhow::bail!("{refused:?}") };
-    ensure!(e.trouble == Trouble::Misconfigured && e.to_string().contains("hash"), "{e}");
+    assert!(keeper.lock(&name).try_now().await?.is_none(), "busy");
+    let theirs = keeper.look_at(&name).await?.expect("a line").tickets.remove(0);
+    let owner = theirs.owner.expect("another client");
+    assert!(owner.is_unknown() && owner.program.contains("hash"), "{owner:?}");
+    assert_eq!(theirs.ends_in, Duration::MAX, "it never ends by itself");
+    let refused = keeper.evict(&name, theirs.id).await;
+    assert!(refused.is_err(), "it may be no lock at all: {refused:?}");
     assert_eq!(raw.ask(&["HGET", &name, "field"])?, "value");
+    assert_eq!(raw.ask(&["PTTL", &name])?, ":-1");
+    assert_eq!(raw.ask(&["DEL", &name])?, ":1");
+    keeper.lock(&name).try_now().await?.expect("free at once").release().await?;
+    Ok(())
+}
+
+/// The clients of other libraries take the same lock and draw no numbers: ours would prove nothing.
+async fn a_plain_lock_has_no_fence(w: World) -> Verdict {
+    let (keeper, name) = (plain(&w).await?, fresh_name());
+    assert!(!keeper.capabilities().fenced);
+    for _ in 0..2 {
+        let guard = keeper.lock(&name).try_now().await?.expect("free");
+        assert_eq!(guard.fence(), 0, "there is none");
+        let sequencer = guard.sequencer();
+        assert_eq!(sequencer.fence(), 0);
+        assert!(keeper.check(&sequencer).await?, "the ticket is proof enough");
+        let line = keeper.look_at(&name).await?.expect("a line");
+        assert_eq!(line.tickets[0].fence, Some(0), "held, without a number");
+        guard.release().await?;
+        assert!(!keeper.check(&sequencer).await?);
+    }
+    Ok(())
+}
+
+/// A lock named as a key of ours would write over what all others need.
+async fn our_own_keys(w: World) -> Verdict {
+    let (keeper, fenced) = (plain(&w).await?, Keeper::connect(w.url()).await?);
+    let prefix = w.url().split("prefix=").nth(1).context("a prefix")?.to_owned();
+    let index = format!("{prefix}:rl-index");
+    for name in [&index[..], "lk:rl-index", "lk:{0}:s", "lockkeeper:redlock:boot"] {
+        let refused = keeper.lock(name).try_now().await;
+        let Err(Error::Store(e)) = refused else { anyhow::bail!("{name}: {refused:?}") };
+        ensure!(e.trouble == Trouble::Name && e.store == "redis", "{e}");
+        ensure!(e.to_string().contains("begins with"), "the rule is said: {e}");
+        let ticket = lockkeeper::TicketId::random();
+        let refused = keeper.evict(name, ticket).await;
+        assert!(matches!(refused, Err(Error::Store(e)) if e.trouble == Trouble::Name));
+    }
+    let name = fresh_name();
+    for keeper in [&keeper, &fenced] {
+        keeper.lock(&name).try_now().await?.expect("free").release().await?;
+    }
+    fenced.lock("lk:rl-index").try_now().await?.expect("free").release().await?;
+    Ok(())
+}
+
+/// The two kinds of URL share their code, not their words.
+async fn the_store_of_the_url(_: World) -> Verdict {
+    let mut running = tokio::task::spawn_blocking(|| servers::REDIS.start()).await??;
+    let keeper = Keeper::connect(&format!("{}?compat=string", running.url())).await?;
+    running.nodes()[0].kill()?;
+    let refused = keeper.lock("a").try_now().await;
+    let Err(Error::Store(e)) = refused else { anyhow::bail!("{refused:?}") };
+    ensure!(e.trouble == Trouble::Unavailable, "{e}");
+    let said = e.to_string();
+    ensure!(said.starts_with("redis: ") && !said.contains("redlock"), "{said}");
+    ensure!(!said.contains("majority"), "there is one server: {said}");
     Ok(())
 }

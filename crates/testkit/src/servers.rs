@@ -39,8 +39,13 @@ pub fn redis() -> Vec<Subject> {
         ..Capabilities::LINES
     };
     let of = |recipe| subject(recipe, can, "prefix=lk:", &[]).across_processes();
-    let can =
-        Capabilities { fenced: true, durable: true, survives_failover: true, ..Capabilities::NONE };
+    let can = Capabilities {
+        fenced: true,
+        durable: true,
+        survives_failover: true,
+        renewal_shows_tickets: true,
+        ..Capabilities::NONE
+    };
     // The longest times that the suite asks for are a day and a day.
     let of_redlock = subject(servers::REDLOCK, can, "prefix=lk:", &[("max_ttl", "49h")]);
     let with = |subject: Subject, cases: Vec<Case>| cases.into_iter().fold(subject, Subject::case);

@@ -71,7 +71,7 @@ pub const LOOK_MAX: usize = 1_000;
 pub struct Capabilities {
     /// Waiting in order ([`Manner::Queue`]). Without it only contending is possible.
     pub fair: bool,
-    /// Every exclusive grant has a number that grows.
+    /// Every exclusive grant has a number that grows. Without it the number of every grant is 0.
     pub fenced: bool,
     /// Readers beside each other.
     pub shared: bool,

@@ -1,7 +1,7 @@
 //! Redlock, when nodes come back without their memory while their neighbours go on.
 
 use crate::support::{Witness, start};
-use lockkeeper::{Guard, Keeper};
+use lockkeeper::{Error, Guard, Keeper, Trouble};
 use servers::Running;
 use std::time::{Duration, Instant};
 use testkit::{
@@ -25,6 +25,17 @@ async fn five() -> Option<Running> {
 async fn keeper(server: &Running) -> Keeper {
     let url = format!("{}?max_ttl={QUARANTINE}", server.url());
     Keeper::builder().ttl(TTL).connect(&url).await.expect("the servers answer")
+}
+
+/// Waits until the other keeper has the lock, and makes sure that the holder has lost it by then.
+async fn follows(holder: &Guard, other: &Keeper) -> Guard {
+    let mut next = None;
+    eventually("the other one's turn", async || {
+        next = try_beside(holder, other).await;
+        next.is_some()
+    })
+    .await;
+    next.expect("granted")
 }
 
 /// Nodes die and come back with nothing.
@@ -71,13 +82,7 @@ async fn nodes_that_have_forgotten_a_holder_do_not_give_its_lock_to_another() {
     for node in [2, 3, 4] {
         server.nodes()[node].restart().expect("restarted");
     }
-    let mut next = None;
-    eventually("the other one's turn", async || {
-        next = try_beside(&held, &two).await;
-        next.is_some()
-    })
-    .await;
-    let next = next.expect("granted");
+    let next = follows(&held, &two).await;
     soon("the loss", held.lost()).await;
     assert!(next.is_held() && next.fence() > held.fence());
     assert!(two.check(&next.sequencer()).await.expect("an answer"));
@@ -122,12 +127,113 @@ async fn nodes_that_come_back_with_old_data_do_not_give_a_lock_to_another() {
     }
     let held = one.lock("a").try_now().await.expect("five of five").expect("free");
     forget(&mut server, &[0, 1, 2]);
-    let mut next = None;
-    eventually("the other one's turn", async || {
-        next = try_beside(&held, &two).await;
-        next.is_some()
+    assert!(follows(&held, &two).await.fence() > held.fence());
+    soon("the loss", held.lost()).await;
+}
+
+/// Before Redis 7 scripts come back with the append-only file and with a promoted replica, so that a server
+/// which has restarted knows all of ours. The test teaches them to it in its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_that_keeps_the_scripts_is_noticed() {
+    let Some(mut server) = five().await else { return };
+    let one = keeper(&server).await;
+    one.lock("b")
+        .try_now()
+        .await
+        .expect("five of five")
+        .expect("free")
+        .release()
+        .await
+        .expect("ok");
+    for node in [0, 1, 2] {
+        Witness::at(server.ports()[node]).await.command(&["SAVE"]).await;
+    }
+    let held = one.lock("a").try_now().await.expect("five of five").expect("free");
+    forget(&mut server, &[0, 1, 2]);
+    for node in [0, 1, 2] {
+        let mut witness = Witness::at(server.ports()[node]).await;
+        for script in scripts() {
+            witness.command(&["SCRIPT", "LOAD", &script]).await;
+        }
+    }
+    let two = keeper(&server).await;
+    assert!(follows(&held, &two).await.fence() > held.fence());
+    soon("the loss", held.lost()).await;
+}
+
+/// The scripts of Redlock, as its clients send them.
+fn scripts() -> Vec<String> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../lockkeeper/src/store/redlock");
+    let files = std::fs::read_dir(folder).expect("the store's folder");
+    let paths = files.map(|file| file.expect("a file").path());
+    let scripts = paths.filter(|path| path.extension().is_some_and(|extension| extension == "lua"));
+    scripts.map(|path| std::fs::read_to_string(path).expect("a script")).collect()
+}
+
+/// Three nodes of five have forgotten a lock whose clients say 40 s, and stay out for as long as their next
+/// client says. One that says 3 s must not shorten that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_disagree_about_max_ttl_are_refused() {
+    let Some(mut server) = five().await else { return };
+    let (one, other) = (keeper_of(&server, "40s", 30).await, keeper_of(&server, "3s", 2).await);
+    let held = one.lock("a").try_now().await.expect("five of five").expect("free");
+    let refused = async |keeper: &Keeper| match keeper.lock("a").try_now().await {
+        Err(Error::Store(e)) if e.trouble == Trouble::Misconfigured => {
+            let said = e.to_string();
+            assert!(said.contains("40s") && said.contains("3s"), "{said}");
+            true
+        }
+        Err(_) => false,
+        Ok(got) => {
+            assert!(got.is_none() || !held.is_held(), "two have it");
+            panic!("granted to a client that disagrees: {got:?}")
+        }
+    };
+    assert!(refused(&other).await, "by nodes that remember");
+    forget(&mut server, &[2, 3, 4]);
+    let began = Instant::now();
+    let fresh = keeper_of(&server, "3s", 2).await;
+    eventually("a shorter quarantine would be over", async || {
+        assert!(refused(&fresh).await && refused(&other).await, "by those that still remember");
+        began.elapsed() > Duration::from_secs(5)
     })
     .await;
-    assert!(next.expect("granted").fence() > held.fence());
-    soon("the loss", held.lost()).await;
+    let agreeing = keeper_of(&server, "40s", 30).await;
+    match agreeing.lock("a").try_now().await {
+        Err(Error::Store(e)) => {
+            assert_eq!(e.trouble, Trouble::Unavailable, "three have no vote: {e}")
+        }
+        other => assert!(matches!(other, Ok(None)), "two say that it is held: {other:?}"),
+    }
+}
+
+/// When no lock is held, the servers can be told to forget what they were told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn max_ttl_can_be_changed_as_documented() {
+    let Some(server) = five().await else { return };
+    let before = keeper_of(&server, "40s", 30).await;
+    before
+        .lock("a")
+        .try_now()
+        .await
+        .expect("an answer")
+        .expect("free")
+        .release()
+        .await
+        .expect("ok");
+    let after = keeper_of(&server, "50s", 30).await;
+    assert!(after.lock("a").try_now().await.is_err(), "they disagree");
+    for port in server.ports() {
+        Witness::at(*port).await.command(&["DEL", "lk:rl-max-ttl"]).await;
+    }
+    eventually("the new one is taken", async || {
+        matches!(after.lock("a").try_now().await, Ok(Some(_)))
+    })
+    .await;
+    assert!(before.lock("a").try_now().await.is_err(), "now the old one is refused");
+}
+
+async fn keeper_of(server: &Running, max_ttl: &str, ttl: u64) -> Keeper {
+    let url = format!("{}?max_ttl={max_ttl}", server.url());
+    Keeper::builder().ttl(Duration::from_secs(ttl)).connect(&url).await.expect("the servers answer")
 }

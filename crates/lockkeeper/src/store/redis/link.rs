@@ -96,16 +96,10 @@ impl ConnectionLike for Wire {
     }
 }
 
-/// What is said to a server that has started.
-pub(in crate::store) type Greet =
-    for<'a> fn(&'a mut Wire) -> Pin<Box<dyn Future<Output = RedisResult<()>> + Send + 'a>>;
+/// What is said first on every new connection, and again to a server that does not know our scripts.
+pub(in crate::store) type Greeting = Arc<dyn for<'a> Fn(&'a mut Wire) -> Greeted<'a> + Send + Sync>;
 
-/// For servers of which nothing need be known.
-pub(in crate::store) fn no_greeting(
-    _: &mut Wire,
-) -> Pin<Box<dyn Future<Output = RedisResult<()>> + Send + '_>> {
-    Box::pin(async { Ok(()) })
-}
+type Greeted<'a> = Pin<Box<dyn Future<Output = RedisResult<()>> + Send + 'a>>;
 
 /// What is done with a message from the server.
 pub(in crate::store) type Ear = Arc<dyn Fn(PushInfo) + Send + Sync>;
@@ -117,6 +111,7 @@ struct State {
     /// The addresses in the URL, for people.
     to: String,
     ear: Ear,
+    greeting: Option<Greeting>,
     clock: Clock,
     /// The present connection and its number.
     current: Mutex<Option<(u64, Wire)>>,
@@ -182,6 +177,19 @@ impl State {
     }
 
     async fn connect(self: &Arc<Self>, number: u64) -> RedisResult<Wire> {
+        let mut wire = self.wire(number).await?;
+        self.greet(&mut wire).await?;
+        Ok(wire)
+    }
+
+    async fn greet(&self, wire: &mut Wire) -> RedisResult<()> {
+        match &self.greeting {
+            Some(greeting) => greeting(wire).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn wire(self: &Arc<Self>, number: u64) -> RedisResult<Wire> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT))
             .set_response_timeout(Some(REQUEST))
@@ -254,16 +262,21 @@ impl Debt {
 
 impl Link {
     /// A link to one server.
-    pub(in crate::store) fn single(client: Client, ear: Ear) -> Self {
+    pub(in crate::store) fn single(client: Client, ear: Ear, greeting: Option<Greeting>) -> Self {
         let to = client.get_connection_info().addr().to_string();
-        Self::new(Source::Single(Box::new(client)), to, ear)
+        Self::greeted(Source::Single(Box::new(client)), to, ear, greeting)
     }
 
     pub(super) fn new(source: Source, to: String, ear: Ear) -> Self {
+        Self::greeted(source, to, ear, None)
+    }
+
+    fn greeted(source: Source, to: String, ear: Ear, greeting: Option<Greeting>) -> Self {
         Self(Arc::new(State {
             source,
             to,
             ear,
+            greeting,
             clock: Clock::system(),
             current: Mutex::default(),
             debt: Mutex::default(),
@@ -308,20 +321,15 @@ impl Link {
         self.answer(number, script.invoke_async(&mut wire)).await
     }
 
-    /// Runs a script by a command that is made already: for those that are called all the time.
-    pub(super) async fn call<T: FromRedisValue>(
-        &self,
-        script: &Script,
-        call: &Cmd,
-    ) -> StoreResult<T> {
-        self.greet_and_call(no_greeting, script, call).await
+    /// Connects, if there is no connection yet.
+    pub(in crate::store) async fn ready(&self) -> StoreResult<()> {
+        self.wire().await.map(drop)
     }
 
-    /// The same; a server that does not know the script yet, as after a start, is greeted before it
-    /// learns it.
-    pub(in crate::store) async fn greet_and_call<T: FromRedisValue>(
+    /// Runs a script by a command that is made already: for those that are called all the time. A server
+    /// that does not know the script yet, as after a start, is greeted before it learns it.
+    pub(in crate::store) async fn call<T: FromRedisValue>(
         &self,
-        greet: Greet,
         script: &Script,
         call: &Cmd,
     ) -> StoreResult<T> {
@@ -329,7 +337,7 @@ impl Link {
         let request = async {
             match call.query_async(&mut wire).await {
                 Err(e) if is_unknown_script(&e) => {
-                    greet(&mut wire).await?;
+                    self.0.greet(&mut wire).await?;
                     script.load_async(&mut wire).await?;
                     call.query_async(&mut wire).await
                 }

@@ -44,7 +44,7 @@ use crate::{
 };
 use keys::{CLUSTER_BUCKETS, Keys, bucket};
 use link::Source;
-pub(super) use link::{Greet, Link, Wire, no_greeting};
+pub(super) use link::{Ear, Greeting, Link, Wire};
 use redis::{Cmd, Value};
 pub(super) use reply::{Parts, nonsense, pack, unpack};
 use scripts::{Scripts, evalsha};

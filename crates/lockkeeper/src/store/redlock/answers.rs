@@ -7,7 +7,7 @@ use crate::{
         StoreResult,
         redis::{Parts, nonsense, unpack},
     },
-    ticket::{Mode, TicketId},
+    ticket::{Mode, Owner, TicketId},
 };
 use redis::Value;
 use std::time::Duration;
@@ -18,8 +18,6 @@ pub(super) struct Said {
     pub(super) vote: Vote,
     /// When the vote can be another one without anybody writing.
     pub(super) remaining: Option<Duration>,
-    /// The name is in use for something that is no lock.
-    pub(super) foreign: Option<String>,
 }
 
 /// A ticket as one node shows it.
@@ -33,7 +31,7 @@ pub(super) struct Shown {
 /// The answer to an enter.
 pub(super) fn vote(answer: Value) -> StoreResult<Said> {
     let mut parts = Parts::of(answer)?;
-    let (mut remaining, mut foreign) = (None, None);
+    let mut remaining = None;
     let vote = match parts.text()?.as_str() {
         "yes" => Vote::Yes,
         "closed" => Vote::Closed,
@@ -42,16 +40,13 @@ pub(super) fn vote(answer: Value) -> StoreResult<Said> {
             remaining = Some(parts.duration()?);
             Vote::Void
         }
-        "type" => {
-            foreign = Some(parts.text()?);
-            Vote::No
-        }
+        "differs" => Vote::Differs(parts.fence()?),
         _ => {
             remaining = Some(parts.duration()?);
             Vote::No
         }
     };
-    Ok(Said { vote, remaining, foreign })
+    Ok(Said { vote, remaining })
 }
 
 /// The answer of scripts that say 1 or 0.
@@ -70,29 +65,74 @@ pub(super) fn yes_or_no(answer: Value) -> StoreResult<Vote> {
 /// Who holds a name, if anybody does.
 pub(super) fn shown(answer: Value) -> StoreResult<Option<Shown>> {
     let mut parts = Parts::of(answer)?;
-    let Ok(value) = parts.bytes() else { return Ok(None) };
-    let fence = parts.fence()?;
+    let Ok(id) = parts.bytes() else { return Ok(None) };
+    let id = parse(&id).ok_or_else(|| nonsense(&Value::Nil))?;
+    let fence = Some(parts.fence()?);
     let (owner, note) = (unpack(&parts.text()?), parts.bytes()?);
-    // Only plain strings are without a fence, and only they can be of others.
-    let (id, note) = match fence {
-        0 => (ticket_of(&value), if ours(&value).is_some() { note } else { value }),
-        _ => (parse(&value).ok_or_else(|| nonsense(&Value::Nil))?, note),
-    };
     let (edit, held_for, ends_in) = (parts.fence()?, parts.duration()?, parts.duration()?);
-    let (mode, fence, granted_ago) = (Mode::Exclusive, Some(fence), Some(held_for));
+    let (mode, granted_ago) = (Mode::Exclusive, Some(held_for));
     let ticket =
         Ticket { id, mode, fence, owner, note, entered_ago: held_for, granted_ago, ends_in };
     Ok(Some(Shown { ticket, edit }))
 }
 
-/// The plain string of a name, if there is one.
-pub(super) fn value(answer: Value) -> StoreResult<Option<Vec<u8>>> {
-    Ok(Parts::of(answer)?.bytes().ok())
+/// A key of the name in which other libraries' locks stand as well.
+pub(super) struct Plain {
+    /// The key's value; empty if it is no string.
+    pub(super) value: Vec<u8>,
+    kind: String,
+    /// `None` if it stays for ever.
+    ends_in: Option<Duration>,
 }
 
-/// The ticket that a plain string stands for.
-pub(super) fn ticket_of(value: &[u8]) -> TicketId {
-    ours(value).unwrap_or_else(|| stand_in(value))
+impl Plain {
+    pub(super) fn is_string(&self) -> bool {
+        self.kind == "string"
+    }
+
+    /// The ticket that the key stands for. Another library's has an id of our making, the same whenever
+    /// it is seen.
+    pub(super) fn ticket(&self) -> TicketId {
+        match self.is_string() {
+            true => ours(&self.value).unwrap_or_else(|| stand_in(&self.value)),
+            false => stand_in(self.kind.as_bytes()),
+        }
+    }
+
+    /// What is known of the holder. The value is the holder's secret, and no label.
+    fn owner(&self) -> Owner {
+        let program = match (self.is_string(), ours(&self.value)) {
+            (true, None) => String::new(),
+            (true, Some(_)) => "lockkeeper".to_owned(),
+            (false, _) => format!("a key of type {}", self.kind),
+        };
+        Owner { program, ..Owner::default() }
+    }
+}
+
+/// The key of a name, if there is one.
+pub(super) fn plain(answer: Value) -> StoreResult<Option<Plain>> {
+    let mut parts = Parts::of(answer)?;
+    let Ok(value) = parts.bytes() else { return Ok(None) };
+    let (kind, left) = (parts.text()?, parts.int()?);
+    let ends_in = u64::try_from(left).ok().map(Duration::from_millis);
+    Ok(Some(Plain { value, kind, ends_in }))
+}
+
+/// The same as [`shown`] of a plain string.
+pub(super) fn shown_plain(answer: Value) -> StoreResult<Option<Shown>> {
+    let ticket = |plain: Plain| Ticket {
+        id: plain.ticket(),
+        mode: Mode::Exclusive,
+        // It is granted, and there is no number.
+        fence: Some(0),
+        owner: Some(plain.owner()),
+        note: Vec::new(),
+        entered_ago: Duration::ZERO,
+        granted_ago: None,
+        ends_in: plain.ends_in.unwrap_or(Duration::MAX),
+    };
+    Ok(plain(answer)?.map(|plain| Shown { ticket: ticket(plain), edit: 0 }))
 }
 
 /// The ticket in a plain string of ours, which has the session after a dot. Without it the string is

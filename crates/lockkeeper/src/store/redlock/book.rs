@@ -9,12 +9,11 @@
 //! vote took plays no part: it only means that there is more to prolong. The margin remains for clocks
 //! that run at uneven rates.
 
-use super::{KIND, nodes::Late};
+use super::nodes::Late;
 use crate::{
     clock::Moment,
-    error::StoreError,
     name::Name,
-    store::{Open, Renewal, STRAY_MAX, StoreResult, Terms},
+    store::{Open, Renewal, STRAY_MAX, Terms},
     ticket::{Place, SessionId, TicketId},
 };
 use std::{collections::HashMap, time::Duration};
@@ -79,11 +78,12 @@ pub(super) enum Admission {
 }
 
 impl Book {
-    pub(super) fn open(&mut self, ask: Open, now: Moment) -> StoreResult<Terms> {
+    /// Opens a session, if it is not over.
+    pub(super) fn open(&mut self, ask: Open, now: Moment) -> Option<Terms> {
         self.over.retain(|_, until| *until > now);
         self.lives.retain(|_, life| life.expires + STRAY_MAX > now);
         if self.over.contains_key(&ask.session) {
-            return Err(StoreError::session_over(KIND));
+            return None;
         }
         let life = self.lives.entry(ask.session).or_insert_with(|| Life {
             expires: now + ask.ttl,
@@ -91,7 +91,7 @@ impl Book {
             tickets: HashMap::new(),
             version: 0,
         });
-        Ok(Terms::new(life.ask.ttl, life.ask.lock_delay))
+        Some(Terms::new(life.ask.ttl, life.ask.lock_delay))
     }
 
     /// A session that is not over.
@@ -124,7 +124,9 @@ impl Book {
             return Progress::Behind(behind);
         }
         life.expires = life.expires.max(target);
-        Progress::Done(Renewal::Renewed { version: life.version, tickets: None })
+        // A majority has just said of each of them that it has it.
+        let tickets = Some(life.tickets.keys().copied().collect());
+        Progress::Done(Renewal::Renewed { version: life.version, tickets })
     }
 
     /// The nodes keep this ticket until then.
@@ -182,7 +184,7 @@ mod tests {
         Moment::from_millis(seconds * 1_000)
     }
 
-    fn open(book: &mut Book, session: SessionId, now: Moment) -> StoreResult<Terms> {
+    fn open(book: &mut Book, session: SessionId, now: Moment) -> Option<Terms> {
         let owner = Owner::default();
         book.open(Open { session, ttl: TTL, lock_delay: Duration::ZERO, owner }, now)
     }
@@ -205,7 +207,9 @@ mod tests {
         assert_eq!(book.life(session, at(3)).unwrap().expires, at(10));
         book.prolonged(session, ticket, at(13));
         let done = book.advance(session, at(13), at(4));
-        assert!(matches!(done, Progress::Done(Renewal::Renewed { version: 0, .. })));
+        let tickets = Some([ticket].into_iter().collect());
+        let renewed = Renewal::Renewed { version: 0, tickets };
+        assert!(matches!(done, Progress::Done(done) if done == renewed), "{done:?}");
         assert_eq!(book.life(session, at(3)).unwrap().expires, at(13));
     }
 
@@ -227,8 +231,8 @@ mod tests {
         let (mut book, session) = (Book::default(), SessionId::random());
         open(&mut book, session, at(0)).unwrap();
         assert!(matches!(book.advance(session, at(20), at(10)), Progress::Done(Renewal::Lost)));
-        assert!(open(&mut book, session, at(11)).is_err(), "a late copy");
+        assert!(open(&mut book, session, at(11)).is_none(), "a late copy");
         open(&mut book, SessionId::random(), at(11)).unwrap();
-        assert!(open(&mut book, session, at(11) + STRAY_MAX).is_ok(), "nothing comes so late");
+        assert!(open(&mut book, session, at(11) + STRAY_MAX).is_some(), "nothing comes so late");
     }
 }

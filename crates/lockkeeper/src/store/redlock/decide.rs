@@ -20,6 +20,9 @@ pub(super) enum Vote {
     Closed,
     /// The node has started empty not long ago and may have forgotten a holder: it has no vote.
     Void,
+    /// The node was told this other `max_ttl`, in microseconds, and does not vote for a client that
+    /// says something else.
+    Differs(u64),
     /// No answer.
     Silent,
 }
@@ -240,5 +243,45 @@ mod tests {
             granted += grants.len();
         }
         assert!(granted > 30_000, "the schedules must grant something: {granted}");
+    }
+
+    /// A grant of the fence `first` on the nodes 1 and 2 while 3 is cut off. Then 2 loses its data, and when
+    /// its quarantine has ended, `end` by its clock, 2 and 3 decide without 1. The lowest fence that they
+    /// accept.
+    fn lowest_fence_after_amnesia(first: u64, end: u64) -> u64 {
+        let mut nodes = [Node::default(), Node::default(), Node::default()];
+        let granted = [Some(nodes[0].accept(1, first)), Some(nodes[1].accept(1, first)), None];
+        assert_eq!(tally(&granted), Verdict::Carried);
+        for node in &mut nodes {
+            node.release(1);
+        }
+        nodes[1].forget(end);
+        let mut t = 1;
+        loop {
+            let mut vote = |at: usize| Some(nodes[at].accept(2, t));
+            let votes = [None, vote(1), vote(2)];
+            if tally(&votes) == Verdict::Carried {
+                return t;
+            }
+            for node in &mut nodes {
+                node.release(2);
+            }
+            t = raise(&votes).expect("a higher one carries") + 1;
+        }
+    }
+
+    #[test]
+    fn fences_grow_though_only_a_minority_remembers_if_no_clock_was_ahead_by_the_quarantine() {
+        let (granted_at, max_ttl) = (1_000, 60);
+        for (skew, lost_after) in [(0, 0), (59, 0), (60, 0), (70, 10)] {
+            let first = granted_at + skew;
+            let next = lowest_fence_after_amnesia(first, granted_at + lost_after + max_ttl);
+            assert!(next > first, "{next} after {first}");
+        }
+        // The limit that docs/guarantees.md states: a client's clock was ahead of the node's by more.
+        let ahead = granted_at + max_ttl + 2;
+        assert!(lowest_fence_after_amnesia(ahead, granted_at + max_ttl) < ahead);
+        // Without that rule any clock behind the first client's would do.
+        assert!(lowest_fence_after_amnesia(granted_at, 0) < granted_at);
     }
 }

@@ -1,15 +1,22 @@
--- Notes which run of this server it is. Another run than the one that was noted has begun with what was on
--- disk, which may be older than what the last one said: it has no vote for the longest TTL, as one that has
--- started empty. One round trip.
--- KEYS the node's boot key   ARGV run   -> 1
+-- Notes which run of this server it is, at every new connection. Another run than the one that was noted has
+-- begun with what was on disk or with a primary's data, which may be older than what the last run said: it has
+-- no vote for the longest TTL, as one that has started empty. One round trip.
+-- KEYS the node's boot key, the key of max-ttl   ARGV run max-ttl(µs, 0 to write none)
+-- -> { 1 if it had never heard of us, max-ttl(µs) as it was told, 0 if it was not }
 --
--- The boot key: "since run", or, written by whoever has set up the node, a number alone.
-local boot = redis.call('GET', KEYS[1])
+-- The boot key: "since run", or, written by the operator who has set up the node, a number alone.
+local boot, told = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
 local run = boot and string.match(boot, ' (%S+)$')
-if run == ARGV[1] then return 1 end
-if not boot or run then
-  local time = redis.call('TIME')
-  boot = string.format('%.0f', time[1] * 1000000 + time[2])
+if run ~= ARGV[1] then
+  local since = boot
+  if not boot or run then
+    local time = redis.call('TIME')
+    since = string.format('%.0f', time[1] * 1000000 + time[2])
+  end
+  redis.call('SET', KEYS[1], since .. ' ' .. ARGV[1])
 end
-redis.call('SET', KEYS[1], boot .. ' ' .. ARGV[1])
-return 1
+if not told and ARGV[2] ~= '0' then
+  told = ARGV[2]
+  redis.call('SET', KEYS[2], told)
+end
+return { boot and 0 or 1, tonumber(told or 0) }

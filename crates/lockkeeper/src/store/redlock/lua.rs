@@ -1,7 +1,12 @@
 //! The scripts on a real server, held to the model.
 
 use super::{
-    BOOT, Redlock, answers, decide::Vote, model::Node, nodes::Nodes, ops::PATIENCE,
+    Redlock, answers,
+    decide::Vote,
+    greet::{Agreement, BOOT},
+    model::Node,
+    nodes::Nodes,
+    ops::{PATIENCE, micros},
     scripts::Flavour,
 };
 use crate::{
@@ -12,7 +17,7 @@ use crate::{
 };
 use rand::{RngExt as _, SeedableRng, rngs::StdRng};
 use servers::{REDIS, Require, Running};
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -33,10 +38,11 @@ impl Rig {
         }
         let server = REDIS.start().expect("a server");
         let url = format!("redis://127.0.0.1:{}/?protocol=resp3", server.ports()[0]);
-        let link = Link::single(redis::Client::open(url).expect("a URL"), Arc::new(|_| ()));
+        let link = Link::single(redis::Client::open(url).expect("a URL"), super::deaf(), None);
         link.query::<()>(redis::cmd("SET").arg(BOOT).arg(0)).await.expect("no quarantine");
-        let nodes = Nodes::new(vec![link]);
         let (prefix, max) = ("lk".to_owned(), Duration::from_secs(60));
+        let agreement = Agreement::new("lk:rl-max-ttl".into(), micros(max), 1);
+        let nodes = Nodes::new("redlock", vec![link], Some(agreement));
         let store = Redlock::over(StoreId([0; 8]), nodes, prefix, Flavour::Fenced, max);
         let name = Name::new("a").expect("a name");
         let mut rig = Self { _server: server, store, name, places: Vec::new() };
@@ -145,7 +151,7 @@ fn kind(vote: Vote) -> usize {
         Vote::No => 1,
         Vote::Low(_) => 2,
         Vote::Closed => 3,
-        Vote::Void | Vote::Silent => panic!("{vote:?}"),
+        Vote::Void | Vote::Differs(_) | Vote::Silent => panic!("{vote:?}"),
     }
 }
 
@@ -161,4 +167,29 @@ async fn a_node_that_has_started_empty_has_no_vote() {
     let refused = crate::Keeper::builder().ttl(TTL).over(rig.store).expect("a keeper");
     let refused = refused.lock("a").try_now().await.expect_err("no vote, so no lock");
     assert!(refused.to_string().contains("have no vote"), "{refused}");
+}
+
+/// Its counters are forgotten with all else; fences go on above the end of its quarantine.
+#[tokio::test]
+async fn a_node_that_has_forgotten_a_name_accepts_no_fence_from_before_its_quarantine() {
+    let Some(rig) = Rig::new().await else { return };
+    let now = rig.store.nodes.clock.wall_micros();
+    let since = now - micros(rig.store.max_ttl) - 1_000_000;
+    let mut set = redis::cmd("SET");
+    set.arg(BOOT).arg(format!("{since} run"));
+    rig.store.nodes.links[0].query::<()>(&set).await.expect("an answer");
+    let (floor, till) = (now - 1_000_000, rig.store.nodes.clock.now() + TTL);
+    assert_eq!(rig.enter(0, floor, till).await, Vote::Low(floor));
+    assert_eq!(rig.enter(0, floor + 1, till).await, Vote::Yes);
+    assert_eq!(rig.counter().await, floor + 1);
+}
+
+#[tokio::test]
+async fn a_node_votes_only_for_clients_that_say_what_it_was_told() {
+    let Some(mut rig) = Rig::new().await else { return };
+    let till = rig.store.nodes.clock.now() + TTL;
+    assert_eq!(rig.enter(0, 1, till).await, Vote::Yes);
+    let told = micros(rig.store.max_ttl);
+    rig.store.max_ttl /= 2;
+    assert_eq!(rig.enter(0, 1, till).await, Vote::Differs(told));
 }

@@ -10,18 +10,20 @@
 //!
 //! A ticket is valid while a majority of all nodes still holds *that* ticket. A node that answers late
 //! or not at all counts as a node that does not have it, and nobody waits for it once a majority has
-//! spoken: it gets what was decided in the background. A node that has started empty may have
+//! spoken: it gets what was decided in the background. A node that has started anew may have
 //! forgotten a holder, so it has no vote until the longest TTL has passed; a renewal that a majority
 //! has carried puts its ticket back on nodes that lack it, which is no vote either.
 //!
 //! With `?compat=string` the tickets are the plain locks that many libraries make, `SET NX PX` on the
 //! name itself and a delete that compares (redis-py, redsync, rslock, bsm/redislock, node-redlock): one
 //! server of `redis://`, or the majority of `redlock://`. Theirs and ours exclude each other. They know
-//! neither fences nor quarantine, so there is neither.
+//! neither fences nor quarantine, so there is neither: the fence is 0, and a resource cannot tell an old
+//! holder from a new one. A key of another type under the name, such as Redisson's hash, keeps us out.
 
 mod answers;
 mod book;
 mod decide;
+mod greet;
 #[cfg(test)]
 mod lua;
 #[cfg(test)]
@@ -33,7 +35,7 @@ mod scripts;
 use super::{
     Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LOOK_MAX, Leave, Left, Look,
     Manner, Open, Renewal, Stand, Store, StoreId, StoreResult, Terms, Which,
-    redis::{Link, connect},
+    redis::{Ear, Link, connect},
     together,
     url::StoreUrl,
 };
@@ -46,8 +48,9 @@ use crate::{
 };
 use book::{Book, Held, Progress};
 use decide::Verdict;
-use nodes::{Nodes, shortage};
-use ops::{Carried, patience};
+use greet::Agreement;
+use nodes::Nodes;
+use ops::{Carried, micros, patience};
 use scripts::{Flavour, Scripts};
 use std::{
     collections::{BTreeSet, HashMap},
@@ -56,15 +59,12 @@ use std::{
     time::Duration,
 };
 
-const KIND: &str = "redlock";
-
 /// The longest TTL with its lock-delay, unless the URL says otherwise. All clients must say the same.
 const MAX_TTL: Duration = Duration::from_secs(60);
 /// For how long a node keeps the counter of an idle name.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
-/// Where a node keeps since when it has its data. Whoever sets up a new node that has certainly
-/// forgotten nothing can set it to 0, and need not wait.
-const BOOT: &str = "lockkeeper:redlock:boot";
+/// When a handle is closed, for how long it waits for slow nodes to get the last leaves.
+const LAST_WORDS: Duration = Duration::from_millis(50);
 /// How many names a look asks for at once.
 const AT_ONCE: usize = 64;
 
@@ -79,10 +79,6 @@ pub struct Redlock {
     book: Mutex<Book>,
     /// The highest fence seen or proposed.
     seen: AtomicU64,
-}
-
-fn refused(trouble: Trouble, what: impl Into<String>) -> StoreError {
-    StoreError::not_applied(KIND, trouble, what)
 }
 
 impl Redlock {
@@ -102,12 +98,18 @@ impl Redlock {
             _ => {}
         }
         let id = StoreId(identity(&prefix, clients.len()));
-        let deaf = Arc::new(|_| ());
-        let links = clients.into_iter().map(|c| Link::single(c, deaf.clone())).collect();
-        let nodes = Nodes::new(links);
-        if flavour == Flavour::Fenced {
-            nodes.welcome(max_ttl).await?;
+        let kind = if alone { "redis" } else { "redlock" };
+        if flavour == Flavour::Plain {
+            let links = clients.into_iter().map(|c| Link::single(c, deaf(), None)).collect();
+            return Ok(Self::over(id, Nodes::new(kind, links, None), prefix, flavour, max_ttl));
         }
+        let key = format!("{prefix}:rl-max-ttl");
+        let agreement = Agreement::new(key, micros(max_ttl), clients.len());
+        let greeted = (0..)
+            .zip(clients)
+            .map(|(node, client)| Link::single(client, deaf(), Some(agreement.greeting(node))));
+        let nodes = Nodes::new(kind, greeted.collect(), Some(Arc::clone(&agreement)));
+        nodes.meet(&agreement, max_ttl).await;
         Ok(Self::over(id, nodes, prefix, flavour, max_ttl))
     }
 
@@ -120,6 +122,10 @@ impl Redlock {
     ) -> Self {
         let (scripts, seen) = (Scripts::of(flavour), AtomicU64::new(0));
         Self { id, nodes, prefix, flavour, max_ttl, scripts, book: Mutex::default(), seen }
+    }
+
+    fn refused(&self, trouble: Trouble, what: impl Into<String>) -> StoreError {
+        StoreError::not_applied(self.nodes.kind, trouble, what)
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
@@ -149,12 +155,17 @@ impl Redlock {
                     self.mend(place, ask, &held, &ballot, target).await;
                 }
                 Verdict::Failed => self.book().lost(session, ticket, held.fence),
-                Verdict::Open => return Err(shortage(ballot.errors)),
+                Verdict::Open => return Err(self.nodes.shortage(ballot.errors)),
             }
             Ok(())
         };
         together::all(behind.into_iter().map(prolong)).await.into_iter().collect()
     }
+}
+
+/// Nodes send no messages that we wait for.
+fn deaf() -> Ear {
+    Arc::new(|_| ())
 }
 
 /// All clients of the same servers and prefix must get the same identity, without a place to keep it.
@@ -174,7 +185,7 @@ fn flavour(url: &mut StoreUrl) -> Result<Flavour> {
 
 impl Store for Redlock {
     fn kind(&self) -> &'static str {
-        KIND
+        self.nodes.kind
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -182,6 +193,7 @@ impl Store for Redlock {
             fenced: self.flavour == Flavour::Fenced,
             durable: true,
             survives_failover: self.nodes.links.len() > 1,
+            renewal_shows_tickets: true,
             ..Capabilities::NONE
         }
     }
@@ -197,9 +209,14 @@ impl Store for Redlock {
                 "ttl and lock_delay are {asked:?} together, and the longest that forgetful nodes \
                  stay out for is max_ttl={most:?}"
             );
-            return Err(refused(Trouble::Misconfigured, what));
+            return Err(self.refused(Trouble::Misconfigured, what));
         }
-        self.book().open(ask, self.nodes.clock.now())
+        self.agrees().await?;
+        if let Some(agreement) = &self.nodes.agreement {
+            agreement.speak();
+        }
+        let opened = self.book().open(ask, self.nodes.clock.now());
+        opened.ok_or_else(|| StoreError::session_over(self.nodes.kind))
     }
 
     async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
@@ -229,23 +246,29 @@ impl Store for Redlock {
         };
         let left = together::all(life.tickets.into_iter().map(leave)).await;
         // The program may end now: slow nodes shall hear of the last leaves as well.
-        self.nodes.finished(patience).await;
+        self.nodes.finished(LAST_WORDS).await;
         left.into_iter().collect()
     }
 
     async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
-        if ask.manner == Manner::Queue || ask.mode != Mode::Exclusive {
-            let what = "waiting in line, readers and semaphores";
-            return Err(refused(Trouble::Unsupported(what), what));
+        let missing = match (ask.manner, ask.mode) {
+            (Manner::Contend, Mode::Exclusive) => None,
+            (_, Mode::Exclusive) => Some("waiting in line; use unfair()"),
+            _ => Some("readers and semaphores"),
+        };
+        if let Some(what) = missing {
+            return Err(self.refused(Trouble::Unsupported(what), what));
         }
+        self.allows(&ask.place.name)?;
         let Place { session, name, ticket } = ask.place.clone();
         let life = self.book().life(session, self.nodes.clock.now()).cloned();
-        let life = life.ok_or_else(|| StoreError::session_over(KIND))?;
+        let life = life.ok_or_else(|| StoreError::session_over(self.nodes.kind))?;
         if let Some(held) = life.tickets.get(&ticket).filter(|held| held.name == name)
             && let Stand::Granted { fence } = self.verify(session, ticket, held).await?
         {
             return Ok(Entered::Granted { fence });
         }
+        self.agrees().await?;
         match self.carry(&ask, &life).await? {
             Carried::Yes(held) => self.admit(&ask.place, &life.ask, held).await,
             Carried::No(wait) => Ok(Entered::Busy(wait)),
@@ -258,9 +281,11 @@ impl Store for Redlock {
         which: Which,
     ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
         let known = self.tickets(session);
-        let asked = match which {
-            Which::These(tickets) => tickets,
-            Which::All => known.iter().map(|(t, held)| (held.name.clone(), *t)).collect(),
+        let (asked, all) = match which {
+            Which::These(tickets) => (tickets, false),
+            Which::All => {
+                (known.iter().map(|(t, held)| (held.name.clone(), *t)).collect::<Vec<_>>(), true)
+            }
         };
         let known = &known;
         let stand = |(name, ticket): (Name, TicketId)| async move {
@@ -270,7 +295,10 @@ impl Store for Redlock {
             };
             Ok((name, ticket, stand))
         };
-        together::all(asked.into_iter().map(stand)).await.into_iter().collect()
+        let stands = together::all(asked.into_iter().map(stand)).await;
+        let mut stands = stands.into_iter().collect::<StoreResult<Vec<_>>>()?;
+        stands.retain(|(_, _, stand)| !all || *stand != Stand::Gone);
+        Ok(stands)
     }
 
     async fn hints(&self, _: SessionId, _: Arc<dyn Hints>) -> StoreError {
@@ -296,7 +324,7 @@ impl Store for Redlock {
         match ballot.verdict() {
             Verdict::Carried => Ok(Edited::Done),
             Verdict::Failed => Ok(Edited::NotHeld),
-            Verdict::Open => Err(shortage(ballot.errors)),
+            Verdict::Open => Err(self.nodes.shortage(ballot.errors)),
         }
     }
 
@@ -316,20 +344,26 @@ impl Store for Redlock {
         Ok(lines)
     }
 
+    fn blind_spots(&self) -> Option<&'static str> {
+        // The list of names is our own.
+        (self.flavour == Flavour::Plain).then_some("locks that only other libraries have taken")
+    }
+
     async fn check(&self, claim: Claim) -> StoreResult<bool> {
         let Claim { name, ticket, mode, fence } = claim;
         Ok(mode == Mode::Exclusive && self.confirm(&name, ticket, fence).await?)
     }
 
     async fn read(&self, _: Name) -> StoreResult<Option<Cell>> {
-        Err(refused(Trouble::Unsupported("cells"), "no such thing"))
+        Err(self.refused(Trouble::Unsupported("cells"), "no such thing"))
     }
 
     async fn write(&self, _: Edit) -> StoreResult<Edited> {
-        Err(refused(Trouble::Unsupported("cells"), "no such thing"))
+        Err(self.refused(Trouble::Unsupported("cells"), "no such thing"))
     }
 
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
+        self.allows(&name)?;
         self.take_from(&name, ticket).await
     }
 
@@ -338,7 +372,11 @@ impl Store for Redlock {
     }
 
     fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
-        vec![("key", self.key(&claim.name)), ("field", "k".into())]
+        let mut native = vec![("key", self.key(&claim.name))];
+        if self.flavour == Flavour::Fenced {
+            native.push(("field", "k".into()));
+        }
+        native
     }
 }
 

@@ -28,6 +28,12 @@ impl Node {
         }
     }
 
+    /// It restarts without its data, and is out of quarantine since `end` by its own clock: of names that
+    /// it does not know it accepts no fence from before.
+    pub(super) fn forget(&mut self, end: u64) {
+        *self = Self { counter: end, ..Self::default() };
+    }
+
     /// A ticket is put back that a majority of the nodes has: no vote.
     pub(super) fn mend(&mut self, ticket: u32, t: u64) {
         if self.ticket.is_none() && !self.closed.contains(&ticket) {

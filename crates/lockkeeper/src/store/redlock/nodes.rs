@@ -1,31 +1,36 @@
 //! The servers, asked all at once.
 
 use super::{
-    BOOT, KIND,
     decide::{Verdict, Vote, majority, tally},
+    greet::{Agreement, BOOT},
 };
 use crate::{
     clock::Clock,
     error::{StoreError, Trouble},
-    store::{
-        StoreResult,
-        redis::{Greet, Link, Wire},
-        together,
-    },
+    store::{StoreResult, redis::Link, together},
 };
-use redis::{Cmd, FromRedisValue, RedisResult, Script, ToRedisArgs, Value};
+use redis::{Cmd, Script, ToRedisArgs, Value};
 use std::{
     pin::Pin,
-    sync::{Arc, LazyLock, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 use tokio::sync::watch;
 
 /// For how long requests go on in the background. Later they would only do harm.
 const LINGER: Duration = Duration::from_secs(5);
+/// For how long a new handle waits for the last nodes when a majority has answered. They may remember what
+/// the others have forgotten; but one that stands still must not delay the program.
+const GRACE: Duration = Duration::from_millis(50);
+/// The same where the nodes seem to be new to us, which only all of them together can show.
+const GRACE_OF_NEW: Duration = Duration::from_secs(1);
 
 /// Servers that know nothing of each other.
 pub(super) struct Nodes {
+    /// The kind of store, as errors say it.
+    pub(super) kind: &'static str,
+    /// What the nodes must agree about; plain strings know no such thing.
+    pub(super) agreement: Option<Arc<Agreement>>,
     pub(super) links: Vec<Arc<Link>>,
     pub(super) clock: Clock,
     /// How many tasks finish what nobody waits for any more.
@@ -34,20 +39,15 @@ pub(super) struct Nodes {
 
 /// A script with its keys and arguments, ready to be run on any node.
 pub(super) struct Call {
-    greet: Greet,
     script: &'static Script,
     command: Cmd,
 }
 
 impl Call {
-    pub(super) fn new<const N: usize>(
-        greet: Greet,
-        script: &'static Script,
-        keys: [&str; N],
-    ) -> Self {
+    pub(super) fn new<const N: usize>(script: &'static Script, keys: [&str; N]) -> Self {
         let mut command = redis::cmd("EVALSHA");
         command.arg(script.get_hash()).arg(N).arg(&keys);
-        Self { greet, script, command }
+        Self { script, command }
     }
 
     pub(super) fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Self {
@@ -56,20 +56,8 @@ impl Call {
     }
 
     async fn run(&self, node: &Link) -> StoreResult<Value> {
-        node.greet_and_call(self.greet, self.script, &self.command).await
+        node.call(self.script, &self.command).await
     }
-}
-
-static GREET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("greet.lua")));
-
-/// Notes which run of a node this is. No node forgets our scripts but by starting anew, and none learns
-/// them before it was greeted; so none votes whose data may be older than what it has said before.
-pub(super) fn greet(wire: &mut Wire) -> Pin<Box<dyn Future<Output = RedisResult<()>> + Send + '_>> {
-    Box::pin(async move {
-        let info: String = redis::cmd("INFO").arg("server").query_async(wire).await?;
-        let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default();
-        GREET.key(BOOT).arg(run.trim()).invoke_async::<()>(wire).await
-    })
 }
 
 /// One answer for each node, as far as they have come in.
@@ -106,17 +94,6 @@ impl Ballot {
     }
 }
 
-/// Too few nodes have answered: what they suffer from, if it is more than silence.
-pub(super) fn shortage(mut errors: Vec<StoreError>) -> StoreError {
-    let worst = errors.iter().position(|e| e.trouble != Trouble::Unavailable).unwrap_or(0);
-    let what = "fewer than a majority of the servers answer in time";
-    if errors.is_empty() {
-        return StoreError::unknown(KIND, Trouble::Unavailable, what);
-    }
-    let cause = errors.swap_remove(worst);
-    StoreError::unknown(KIND, cause.trouble, format!("{what}: {}", cause.what)).because(cause)
-}
-
 /// Has a majority answered?
 pub(super) fn most_answered<T>(answers: &Answers<T>) -> bool {
     answers.iter().flatten().filter(|answer| answer.is_ok()).count() >= majority(answers.len())
@@ -128,9 +105,29 @@ fn votes(answers: &Answers<Vote>) -> Vec<Option<Vote>> {
 }
 
 impl Nodes {
-    pub(super) fn new(links: Vec<Link>) -> Self {
+    pub(super) fn new(
+        kind: &'static str,
+        links: Vec<Link>,
+        agreement: Option<Arc<Agreement>>,
+    ) -> Self {
         let links = links.into_iter().map(Arc::new).collect();
-        Self { links, clock: Clock::system(), finishing: watch::Sender::default() }
+        Self { kind, agreement, links, clock: Clock::system(), finishing: watch::Sender::default() }
+    }
+
+    /// Too few nodes have answered: what they suffer from, if it is more than silence.
+    pub(super) fn shortage(&self, mut errors: Vec<StoreError>) -> StoreError {
+        let worst = errors.iter().position(|e| e.trouble != Trouble::Unavailable).unwrap_or(0);
+        let alone = self.links.len() == 1;
+        let what = match alone {
+            true => "the server does not answer in time",
+            false => "fewer than a majority of the servers answer in time",
+        };
+        if errors.is_empty() {
+            return StoreError::unknown(self.kind, Trouble::Unavailable, what);
+        }
+        let StoreError { trouble, what: cause, source, .. } = errors.swap_remove(worst);
+        let what = if alone { cause } else { format!("{what}: {cause}") };
+        StoreError { source, ..StoreError::unknown(self.kind, trouble, what) }
     }
 
     /// How many nodes are more than half.
@@ -196,6 +193,11 @@ impl Nodes {
         let stop = |answers: &Answers<Vote>| enough(tally(&votes(answers)));
         let (answers, rest) = self.ask(patience, call, read, stop).await;
         let votes = votes(&answers);
+        for (node, vote) in votes.iter().enumerate() {
+            if let (Some(Vote::Differs(told)), Some(agreement)) = (vote, &self.agreement) {
+                agreement.hear(node, *told);
+            }
+        }
         let carried = tally(&votes) == Verdict::Carried;
         let late = if carried { self.finish(rest) } else { Late::new() };
         let errors = answers.into_iter().flatten().filter_map(Result::err).collect();
@@ -250,31 +252,44 @@ impl Nodes {
                 Err(e) => errors.push(e),
             }
         }
-        if said.len() < self.majority() { Err(shortage(errors)) } else { Ok(said) }
+        if said.len() < self.majority() { Err(self.shortage(errors)) } else { Ok(said) }
     }
 
-    /// One command to all nodes, whatever time it takes.
-    async fn everywhere<T: FromRedisValue + Send>(&self, command: &Cmd) -> Vec<StoreResult<T>> {
-        together::all(self.links.iter().map(|node| node.query(command))).await
-    }
-
-    /// Connects to all nodes. Where all of them have been up for long and have never heard of us, they
-    /// are new to us, not forgetful.
-    pub(super) async fn welcome(&self, max_ttl: Duration) -> StoreResult<()> {
-        let known = self.everywhere::<Option<String>>(redis::cmd("GET").arg(BOOT)).await;
-        if !known.iter().all(|known| matches!(known, Ok(None))) {
-            return Ok(());
+    /// Connects to all nodes at once, and goes on when a majority has answered: the others are connected
+    /// in the background. Where all of them have been up for long and have never heard of us, they are
+    /// new to us, not forgetful.
+    pub(super) async fn meet(&self, agreement: &Agreement, max_ttl: Duration) {
+        let asks = self.links.iter().map(|node| Box::pin(node.ready())).collect();
+        let (said, rest) = together::until(asks, most_answered, std::future::pending()).await;
+        let answered = said.iter().flatten().filter(|answer| answer.is_ok()).count();
+        let grace = if agreement.may_be_new(answered) { GRACE_OF_NEW } else { GRACE };
+        together::until(rest, |_| false, self.clock.sleep(grace)).await;
+        let Some(new) = agreement.all_new() else { return };
+        if new.iter().all(|node| node.uptime > max_ttl) {
+            let waive = self.links.iter().zip(new).map(|(link, node)| async move {
+                let mut set = redis::cmd("SET");
+                set.arg(BOOT).arg(format!("0 {}", node.run)).arg("XX");
+                link.query::<Value>(&set).await
+            });
+            // What fails here stays in quarantine.
+            together::all(waive).await;
         }
-        let infos = self.everywhere::<String>(redis::cmd("INFO").arg("server")).await;
-        if infos.iter().all(|info| info.as_ref().is_ok_and(|info| uptime(info) > max_ttl)) {
-            let set = self.everywhere::<Value>(redis::cmd("SET").arg(BOOT).arg(0).arg("NX")).await;
-            set.into_iter().collect::<StoreResult<Vec<_>>>()?;
-        }
-        Ok(())
     }
-}
 
-fn uptime(info: &str) -> Duration {
-    let seconds = info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:"));
-    Duration::from_secs(seconds.and_then(|s| s.trim().parse().ok()).unwrap_or(0))
+    /// What else than ours a node was told about `max_ttl`. It may have been changed since it was heard.
+    pub(super) async fn other_max_ttl(&self, patience: Duration) -> Option<Duration> {
+        let agreement = self.agreement.as_deref()?;
+        agreement.other()?;
+        let mut get = redis::cmd("GET");
+        get.arg(&agreement.key);
+        let asks = self.links.iter().map(|node| Box::pin(node.query::<Option<u64>>(&get)));
+        let over = self.clock.sleep(patience);
+        let (said, _) = together::until(asks.collect(), |_| false, over).await;
+        for (node, told) in said.into_iter().enumerate() {
+            if let Some(Ok(told)) = told {
+                agreement.hear(node, told.unwrap_or(0));
+            }
+        }
+        agreement.other()
+    }
 }

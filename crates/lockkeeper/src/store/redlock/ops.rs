@@ -1,11 +1,12 @@
 //! What Redlock does with the votes of its nodes.
 
 use super::{
-    BOOT, IDLE, KIND, Redlock,
+    IDLE, Redlock,
     answers::{self, Shown},
     book::{Admission, Held, Life},
     decide::{Verdict, Vote, propose, raise},
-    nodes::{Answers, Ballot, Call, greet, most_answered, shortage},
+    greet::BOOT,
+    nodes::{Answers, Ballot, Call, most_answered},
     scripts::Flavour,
 };
 use crate::{
@@ -13,13 +14,9 @@ use crate::{
     error::{StoreError, Trouble},
     line::{Line, Ticket},
     name::Name,
-    store::{
-        Edit, Enter, Entered, Open, STRAY_MAX, Stand, StoreResult, Wait,
-        redis::{no_greeting, pack},
-    },
+    store::{Edit, Enter, Entered, Open, STRAY_MAX, Stand, StoreResult, Wait, redis::pack},
     ticket::{Mode, Place, SessionId, TicketId},
 };
-use redis::Script;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError, atomic::Ordering},
@@ -67,13 +64,6 @@ pub(super) enum Carried {
     No(Wait),
 }
 
-/// What nodes say beside their votes.
-#[derive(Default)]
-struct Remarks {
-    remaining: Option<Duration>,
-    foreign: Option<String>,
-}
-
 impl Redlock {
     pub(super) fn key(&self, name: &Name) -> String {
         match self.flavour {
@@ -82,21 +72,49 @@ impl Redlock {
         }
     }
 
-    /// Only nodes with a quarantine need to be told from their former selves.
-    fn call<const N: usize>(&self, script: &'static Script, keys: [&str; N]) -> Call {
-        let fenced = self.flavour == Flavour::Fenced;
-        Call::new(if fenced { greet } else { no_greeting }, script, keys)
+    /// The number of a grant as the outside sees it. Plain strings have none: other libraries draw no
+    /// numbers for theirs, so ours would order nothing.
+    pub(super) fn fence(&self, held: &Held) -> u64 {
+        match self.flavour {
+            Flavour::Fenced => held.fence,
+            Flavour::Plain => 0,
+        }
+    }
+
+    /// A plain string of such a name would write over keys of ours.
+    pub(super) fn allows(&self, name: &Name) -> StoreResult<()> {
+        let own = format!("{}:", self.prefix);
+        let reserved = [&own[..], "lk:", "lockkeeper:"];
+        let taken = reserved.into_iter().find(|prefix| name.as_str().starts_with(prefix));
+        let Some(prefix) = taken.filter(|_| self.flavour == Flavour::Plain) else { return Ok(()) };
+        let what = format!(
+            "with compat=string a lock's key is its name, and {name:?} begins with {prefix:?}: keys of \
+             lockkeeper itself begin so"
+        );
+        Err(self.refused(Trouble::Name, what))
+    }
+
+    /// All clients must say the same `max_ttl`.
+    pub(super) async fn agrees(&self) -> StoreResult<()> {
+        let Some(other) = self.nodes.other_max_ttl(PATIENCE).await else { return Ok(()) };
+        let ours = self.max_ttl;
+        let what = format!(
+            "this client says max_ttl={ours:?}, and a server was told {other:?} by other clients; all \
+             must say the same (docs/redis.md says how to change it)"
+        );
+        Err(self.refused(Trouble::Misconfigured, what))
     }
 
     fn closed_key(&self, name: &Name) -> String {
         format!("{}:rl-closed:{name}", self.prefix)
     }
 
-    /// Plain strings know no quarantine; there a key takes its place that may be named in any case.
-    fn boot(&self) -> String {
-        match self.flavour {
-            Flavour::Fenced => BOOT.to_owned(),
-            Flavour::Plain => self.index(),
+    /// The keys of the quarantine. Plain strings know none; there a key takes their place that may be
+    /// named in any case.
+    fn boot(&self) -> [String; 2] {
+        match &self.nodes.agreement {
+            Some(agreement) => [BOOT.to_owned(), agreement.key.clone()],
+            None => [self.index(), self.index()],
         }
     }
 
@@ -125,8 +143,9 @@ impl Redlock {
         mend: bool,
     ) -> Call {
         let Place { session, name, ticket } = place;
-        let keys = [self.key(name), self.boot(), self.index(), self.closed_key(name)];
-        let mut script = self.call(&self.scripts.enter, keys.each_ref().map(String::as_str));
+        let [boot, max_ttl] = self.boot();
+        let keys = [self.key(name), boot, self.index(), self.closed_key(name), max_ttl];
+        let mut script = Call::new(&self.scripts.enter, keys.each_ref().map(String::as_str));
         script.arg(ticket.to_string()).arg(secret(*session)).arg(t);
         script.arg(self.length(till, life)).arg(pack(&life.owner)).arg(note);
         script.arg(micros(self.max_ttl)).arg(micros(IDLE)).arg(name.as_str()).arg(u8::from(mend));
@@ -136,7 +155,7 @@ impl Redlock {
     pub(super) fn leave_script(&self, place: &Place, stray: bool) -> Call {
         let Place { session, name, ticket } = place;
         let keys = [self.key(name), self.index(), self.closed_key(name)];
-        let mut script = self.call(&self.scripts.leave, keys.each_ref().map(String::as_str));
+        let mut script = Call::new(&self.scripts.leave, keys.each_ref().map(String::as_str));
         script.arg(ticket.to_string()).arg(secret(*session));
         script.arg(if stray { micros(STRAY_MAX) } else { 0 }).arg(name.as_str());
         script
@@ -145,20 +164,22 @@ impl Redlock {
     /// One proposal after the other, each above what stood in the way of the last. The nodes keep
     /// the ticket until the session expires as it stands now; see [`admit`](Self::admit).
     pub(super) async fn carry(&self, ask: &Enter, life: &Life) -> StoreResult<Carried> {
-        let mut remarks = Remarks::default();
+        let mut recheck = None;
         for _ in 0..RAISES {
             let t = propose(self.nodes.clock.wall_micros(), self.seen.load(Ordering::Relaxed));
             self.seen.fetch_max(t, Ordering::Relaxed);
-            let (ballot, said) = self.propose(ask, life, t).await;
-            if ballot.verdict() == Verdict::Carried {
+            let (ballot, remaining) = self.propose(ask, life, t).await;
+            let differs = ballot.votes.iter().any(|vote| matches!(vote, Some(Vote::Differs(_))));
+            if ballot.verdict() == Verdict::Carried && !differs {
                 let (name, note) = (ask.place.name.clone(), ask.note.clone());
                 let (till, late) = (life.expires, ballot.late);
                 return Ok(Carried::Yes(Held { name, fence: t, till, note, late }));
             }
-            remarks = said;
+            recheck = remaining;
             self.take_back(&ask.place, &ballot.votes, patience(life.ask.ttl)).await;
+            self.agrees().await?;
             let raised = raise(&ballot.votes);
-            if let Some(e) = self.obstacle(ballot, &remarks) {
+            if let Some(e) = self.obstacle(ballot, remaining) {
                 return Err(e);
             }
             match raised {
@@ -166,50 +187,47 @@ impl Redlock {
                 None => break,
             };
         }
-        match remarks.foreign {
-            Some(kind) => Err(foreign(&ask.place.name, &kind)),
-            None => Ok(Carried::No(busy(remarks.remaining.unwrap_or(RECHECK)))),
-        }
+        Ok(Carried::No(busy(recheck.unwrap_or(RECHECK))))
     }
 
     /// Why a proposal has failed, if not because somebody else holds the name.
-    fn obstacle(&self, ballot: Ballot, remarks: &Remarks) -> Option<StoreError> {
+    fn obstacle(&self, ballot: Ballot, remaining: Option<Duration>) -> Option<StoreError> {
         let (nodes, voids) = (ballot.votes.len(), ballot.count(Vote::Void));
         if ballot.count(Vote::Closed) > 0 {
             let what = "the ticket was closed by its owner";
-            return Some(StoreError::not_applied(KIND, Trouble::TicketClosed, what));
+            return Some(self.refused(Trouble::TicketClosed, what));
         }
         if nodes - voids < self.nodes.majority() {
-            let left = remarks.remaining.unwrap_or_default();
+            let left = remaining.unwrap_or_default();
             let what = format!(
                 "{voids} of {nodes} servers have started empty not long ago and have no vote until \
                  max_ttl has passed, for another {left:.0?}"
             );
-            return Some(StoreError::unknown(KIND, Trouble::Unavailable, what));
+            return Some(StoreError::unknown(self.nodes.kind, Trouble::Unavailable, what));
         }
         let undecided = ballot.verdict() != Verdict::Failed;
         let refusal = |vote: &Option<Vote>| matches!(vote, Some(Vote::No | Vote::Low(_)));
         let taken = ballot.votes.iter().any(refusal);
         let few = ballot.answered() < self.nodes.majority();
-        (undecided && (few || !taken)).then(|| shortage(ballot.errors))
+        (undecided && (few || !taken)).then(|| self.nodes.shortage(ballot.errors))
     }
 
-    async fn propose(&self, ask: &Enter, life: &Life, t: u64) -> (Ballot, Remarks) {
-        let remarks = Arc::new(Mutex::new(Remarks::default()));
+    /// The votes, and when the first of them can be another one without anybody writing.
+    async fn propose(&self, ask: &Enter, life: &Life, t: u64) -> (Ballot, Option<Duration>) {
+        let soonest = Arc::new(Mutex::new(None::<Duration>));
         let script = self.enter_script(ask, &life.ask, t, life.expires);
-        let heard = Arc::clone(&remarks);
+        let heard = Arc::clone(&soonest);
         let read = move |answer| {
             let said = answers::vote(answer)?;
-            let mut remarks = heard.lock().unwrap_or_else(PoisonError::into_inner);
-            remarks.remaining = remarks.remaining.into_iter().chain(said.remaining).min();
-            remarks.foreign = remarks.foreign.take().or(said.foreign);
+            let mut soonest = heard.lock().unwrap_or_else(PoisonError::into_inner);
+            *soonest = soonest.into_iter().chain(said.remaining).min();
             Ok(said.vote)
         };
         // Longer than a renewal may take: nobody waits for it in vain while a majority answers.
         let patience = patience(life.ask.ttl).max(Duration::from_millis(500));
         let ballot = self.nodes.vote(patience, script, read, decided).await;
-        let remarks = std::mem::take(&mut *remarks.lock().unwrap_or_else(PoisonError::into_inner));
-        (ballot, remarks)
+        let remaining = *soonest.lock().unwrap_or_else(PoisonError::into_inner);
+        (ballot, remaining)
     }
 
     /// Writes a grant down. A renewal that was answered while the vote was under way has moved the
@@ -224,8 +242,10 @@ impl Redlock {
             let now = self.nodes.clock.now();
             let admission = self.book().admit(place.session, place.ticket, &held, now);
             let refusal = match admission {
-                Admission::Admitted => return Ok(Entered::Granted { fence: held.fence }),
-                Admission::Over => Err(StoreError::session_over(KIND)),
+                Admission::Admitted => {
+                    return Ok(Entered::Granted { fence: self.fence(&held) });
+                }
+                Admission::Over => Err(StoreError::session_over(self.nodes.kind)),
                 Admission::Behind(till) => {
                     let ballot = self.prolong(place, ask, till).await;
                     match ballot.verdict() {
@@ -234,7 +254,7 @@ impl Redlock {
                             continue;
                         }
                         Verdict::Failed => Ok(Entered::Busy(busy(RECHECK))),
-                        Verdict::Open => Err(shortage(ballot.errors)),
+                        Verdict::Open => Err(self.nodes.shortage(ballot.errors)),
                     }
                 }
             };
@@ -248,7 +268,7 @@ impl Redlock {
     /// Has the nodes keep a ticket until then.
     pub(super) async fn prolong(&self, place: &Place, ask: &Open, till: Moment) -> Ballot {
         let Place { session, name, ticket } = place;
-        let mut script = self.call(&self.scripts.renew, [&self.key(name), &self.index()]);
+        let mut script = Call::new(&self.scripts.renew, [&self.key(name), &self.index()]);
         script.arg(ticket.to_string()).arg(secret(*session));
         script.arg(self.length(till, ask)).arg(micros(IDLE)).arg(name.as_str());
         self.nodes.vote(patience(ask.ttl), script, answers::yes_or_no, lost).await
@@ -300,7 +320,7 @@ impl Redlock {
     }
 
     pub(super) async fn take_from(&self, name: &Name, ticket: TicketId) -> StoreResult<bool> {
-        let mut script = self.call(&self.scripts.evict, [&self.key(name), &self.index()]);
+        let mut script = Call::new(&self.scripts.evict, [&self.key(name), &self.index()]);
         match self.flavour {
             Flavour::Fenced => script.arg(ticket.to_string()),
             Flavour::Plain => match self.value_of(name, ticket).await? {
@@ -315,9 +335,15 @@ impl Redlock {
     /// The plain string that a ticket stands for. Other libraries know nothing of tickets, so only the
     /// string that is there can say.
     async fn value_of(&self, name: &Name, ticket: TicketId) -> StoreResult<Option<Vec<u8>>> {
-        let script = self.call(&self.scripts.show, [&self.key(name)]);
-        let values = self.nodes.read(PATIENCE, script, answers::value, most_answered).await?;
-        Ok(values.into_iter().flatten().find(|value| answers::ticket_of(value) == ticket))
+        let script = Call::new(&self.scripts.show, [&self.key(name)]);
+        let keys = self.nodes.read(PATIENCE, script, answers::plain, most_answered).await?;
+        match keys.into_iter().flatten().find(|key| key.ticket() == ticket) {
+            Some(key) if !key.is_string() => {
+                let what = "evicting what is no plain string: it may be no lock at all";
+                Err(self.refused(Trouble::Unsupported(what), what))
+            }
+            key => Ok(key.map(|key| key.value)),
+        }
     }
 
     /// Does a majority of the nodes hold this grant?
@@ -327,18 +353,19 @@ impl Redlock {
         ticket: TicketId,
         fence: u64,
     ) -> StoreResult<bool> {
-        let script = self.call(&self.scripts.show, [&self.key(name)]);
+        let script = Call::new(&self.scripts.show, [&self.key(name)]);
         let fence = (self.flavour == Flavour::Fenced).then_some(fence);
         let is_it = move |t: &Ticket| t.id == ticket && fence.is_none_or(|f| t.fence == Some(f));
+        let shown = self.scripts.shown;
         let read = move |answer| {
-            let shown = answers::shown(answer)?;
+            let shown = shown(answer)?;
             Ok(if shown.is_some_and(|s| is_it(&s.ticket)) { Vote::Yes } else { Vote::No })
         };
         let ballot = self.nodes.vote(PATIENCE, script, read, decided).await;
         match ballot.verdict() {
             Verdict::Carried => Ok(true),
             Verdict::Failed => Ok(false),
-            Verdict::Open => Err(shortage(ballot.errors)),
+            Verdict::Open => Err(self.nodes.shortage(ballot.errors)),
         }
     }
 
@@ -350,7 +377,7 @@ impl Redlock {
         held: &Held,
     ) -> StoreResult<Stand> {
         if self.confirm(&held.name, ticket, held.fence).await? {
-            return Ok(Stand::Granted { fence: held.fence });
+            return Ok(Stand::Granted { fence: self.fence(held) });
         }
         self.book().lost(session, ticket, held.fence);
         Ok(Stand::Gone)
@@ -359,10 +386,10 @@ impl Redlock {
     pub(super) async fn edit(&self, edit: &Edit, ttl: Duration) -> StoreResult<Ballot> {
         let Some(script) = &self.scripts.edit else {
             let what = "changing the note of a plain string";
-            return Err(StoreError::not_applied(KIND, Trouble::Unsupported(what), what));
+            return Err(self.refused(Trouble::Unsupported(what), what));
         };
         let Place { session, name, ticket } = &edit.place;
-        let mut script = self.call(script, [&self.key(name)]);
+        let mut script = Call::new(script, [&self.key(name)]);
         script.arg(ticket.to_string()).arg(secret(*session)).arg(edit.edit);
         script.arg(edit.bytes.as_deref().unwrap_or_default());
         Ok(self.nodes.vote(patience(ttl), script, answers::yes_or_no, decided).await)
@@ -371,7 +398,7 @@ impl Redlock {
     /// The ticket that a majority of the nodes shows, with its newest note, and until when a
     /// majority has it.
     async fn holder(&self, name: &Name) -> StoreResult<Option<Ticket>> {
-        let script = self.call(&self.scripts.show, [&self.key(name)]);
+        let script = Call::new(&self.scripts.show, [&self.key(name)]);
         let majority = self.nodes.majority();
         let clear = |answers: &Answers<Option<Shown>>| {
             let said = answers.iter().flatten().flatten();
@@ -379,7 +406,7 @@ impl Redlock {
             let open = answers.iter().filter(|answer| answer.is_none()).count();
             most >= majority || most + open < majority
         };
-        let all = self.nodes.read(PATIENCE, script, answers::shown, clear).await?;
+        let all = self.nodes.read(PATIENCE, script, self.scripts.shown, clear).await?;
         let most = groups(&all).into_values().find(|group| group.len() >= majority);
         Ok(most.and_then(|mut group| {
             group.sort_by_key(|shown| std::cmp::Reverse(shown.ticket.ends_in));
@@ -416,11 +443,4 @@ fn groups<'a>(
         groups.entry((shown.ticket.id, shown.ticket.fence)).or_default().push(shown);
     }
     groups
-}
-
-fn foreign(name: &Name, kind: &str) -> StoreError {
-    let what = format!(
-        "the key {name:?} is in use for a {kind}, which is no lock; choose another name or database"
-    );
-    StoreError::not_applied(KIND, Trouble::Misconfigured, what)
 }

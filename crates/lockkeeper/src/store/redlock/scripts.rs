@@ -1,6 +1,8 @@
 //! The scripts, and what the nodes keep.
 
-use redis::Script;
+use super::answers::{self, Shown};
+use crate::store::StoreResult;
+use redis::{Script, Value};
 use std::sync::LazyLock;
 
 /// What the nodes keep.
@@ -19,6 +21,8 @@ pub(super) struct Scripts {
     pub(super) leave: Script,
     pub(super) evict: Script,
     pub(super) show: Script,
+    /// Reads the answer of `show`.
+    pub(super) shown: fn(Value) -> StoreResult<Option<Shown>>,
     /// Only tickets with a fence have a note that can change.
     pub(super) edit: Option<Script>,
 }
@@ -39,6 +43,7 @@ static FENCED: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     leave: Script::new(include_str!("leave.lua")),
     evict: Script::new(include_str!("evict.lua")),
     show: Script::new(include_str!("show.lua")),
+    shown: answers::shown,
     edit: Some(Script::new(include_str!("edit.lua"))),
 });
 
@@ -48,5 +53,6 @@ static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     leave: Script::new(include_str!("string/leave.lua")),
     evict: Script::new(include_str!("string/evict.lua")),
     show: Script::new(include_str!("string/show.lua")),
+    shown: answers::shown_plain,
     edit: None,
 });
