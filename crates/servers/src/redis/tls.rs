@@ -12,7 +12,7 @@ use crate::{
 /// What a user of lockkeeper must be allowed to do, for the prefix `lk`, as `docs/redis.md` says.
 pub const REDIS_RIGHTS: &str = "~lk:* &lk:* \
     +info +config|get +script|load +evalsha +subscribe +publish +time +type +exists +del \
-    +hget +hmget +hset +hincrby +hsetnx +hdel +hlen +hexists +hgetall \
+    +hget +hmget +hset +hincrby +hdel +hlen +hexists +hgetall \
     +zadd +zincrby +zrem +zscore +zrange +zrangebyscore +zremrangebylex +zrank +zcard +zlexcount";
 
 /// The password of the user `lockkeeper`.
