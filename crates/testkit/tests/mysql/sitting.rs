@@ -263,7 +263,8 @@ async fn new_names_that_a_transaction_has_hold_up_no_other() {
         soon("the release", free.release()).await.expect("released");
         pairs += 1;
     }
-    assert!(pairs > 50, "only {pairs} times");
+    // One that was held up would take seconds for each.
+    assert!(pairs > 10, "only {pairs} times");
     stop.store(true, Ordering::Relaxed);
     while let Some(tried) = soon("an answer", tasks.join_next()).await {
         tried.expect("no error was seen");

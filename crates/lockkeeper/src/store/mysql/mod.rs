@@ -1,4 +1,4 @@
-//! MySQL 8 and MariaDB 10.6, or newer.
+//! MySQL and MariaDB; the tests run on MySQL 9.7 and MariaDB 10.11.
 //!
 //! | idea | here |
 //! |---|---|

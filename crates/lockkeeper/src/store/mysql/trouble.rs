@@ -63,7 +63,15 @@ pub(super) fn error(e: Error) -> StoreError {
             let outcome = if undone { Outcome::NotApplied } else { Outcome::Unknown };
             StoreError { outcome, ..refused(e) }
         }
-        e => StoreError::unknown(KIND, Trouble::Unavailable, "the connection broke").because(e),
+        e => because(StoreError::unknown(KIND, Trouble::Unavailable, "the connection broke"), e),
+    }
+}
+
+/// The error with what is below it. The driver's own words for an error of the system would only repeat it.
+fn because(e: StoreError, source: Error) -> StoreError {
+    match source {
+        Error::Io(IoError::Io(source)) => e.because(source),
+        source => e.because(source),
     }
 }
 
@@ -75,7 +83,7 @@ pub(super) fn at_connect(e: Error) -> StoreError {
             Some(what) => StoreError::not_applied(KIND, Trouble::Misconfigured, what).because(e),
             None => {
                 let what = "cannot connect";
-                StoreError::not_applied(KIND, Trouble::Unavailable, what).because(e)
+                because(StoreError::not_applied(KIND, Trouble::Unavailable, what), e)
             }
         },
     }
@@ -99,6 +107,12 @@ fn tls(e: &Error) -> Option<String> {
     })
 }
 
+/// Has the server no room on its disk? Some errors of a file say so by the system's number alone.
+fn is_full(e: &ServerError) -> bool {
+    let by_number = matches!(e.code, 3 | 1026 | 1030) && e.message.contains("No space left");
+    matches!(e.code, 1021 | 1114) || by_number
+}
+
 fn refused(e: ServerError) -> StoreError {
     let (trouble, hint) = match e.code {
         code if turns_back(code) => (Trouble::Unavailable, "; others are in the way"),
@@ -107,7 +121,8 @@ fn refused(e: ServerError) -> StoreError {
         code if is_elsewhere(code) => {
             (Trouble::Unavailable, "; the server takes no writes: is it a replica?")
         }
-        1114 | 1021 | 1041 => (Trouble::Unavailable, "; the server has no room left"),
+        1041 => (Trouble::Unavailable, "; the server has no memory left"),
+        _ if is_full(&e) => (Trouble::Full, "; the server's disk is full"),
         1044 | 1045 | 1142 | 1143 | 1227 | 1370 | 1698 => (
             Trouble::Denied,
             "; its user needs a password that fits, TLS (tls_ca=) and a certificate (tls_cert=) \
@@ -140,6 +155,37 @@ mod tests {
         }
         for doubtful in [1305, 1615, 1180, 1436, 1114, 1142, 1053] {
             assert_eq!(error(server(doubtful)).outcome, Outcome::Unknown, "{doubtful}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_said_at_once() {
+        for full in [1021, 1114] {
+            assert_eq!(error(server(full)).trouble, Trouble::Full, "{full}");
+        }
+        let message = "Got error 28 \"No space left on device\" from storage engine InnoDB";
+        let e = ServerError { code: 1030, message: message.into(), state: "HY000".into() };
+        assert_eq!(error(Error::Server(e)).trouble, Trouble::Full);
+        assert!(!error(server(1114)).is_transient());
+    }
+
+    #[test]
+    fn a_refused_connection_is_said_once() {
+        use std::{error::Error as _, io};
+        for mean in [at_connect, error] {
+            let e = mean(io::Error::from_raw_os_error(111).into());
+            let source = e.source().expect("a reason");
+            assert!(source.to_string().contains("refused") && source.source().is_none());
+            assert!(e.is_transient() && !e.to_string().contains("refused"));
+        }
+    }
+
+    /// Too many connections, a host that was blocked, a replica that does not take writes yet.
+    #[test]
+    fn a_first_connection_that_is_refused_for_the_moment_can_be_tried_again() {
+        for soon in [1040, 1203, 1226, 1129, 1290, 1792, 1836] {
+            let e = at_connect(server(soon));
+            assert!(e.is_transient() && e.outcome == Outcome::NotApplied, "{soon}");
         }
     }
 
