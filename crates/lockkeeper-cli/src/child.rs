@@ -161,7 +161,7 @@ impl Child {
     /// Takes the command out of the table of processes. After this its group is nobody's.
     pub(crate) fn reap(mut self) -> io::Result<ExitStatus> {
         self.reaped = true;
-        self.supervisor.done();
+        self.supervisor.dismiss();
         self.process.wait()
     }
 }

@@ -125,6 +125,7 @@ fn as_holder(ticket: &Ticket) -> Option<Holder> {
 pub(crate) fn held_words(ticket: &Ticket) -> String {
     match as_holder(ticket) {
         Some(holder) => held_by(&holder, Duration::ZERO),
+        None if ticket.ends_in == Duration::MAX => "kept closed".to_owned(),
         None => format!("kept closed for another {}", duration::words(ticket.ends_in)),
     }
 }

@@ -17,7 +17,7 @@ use nix::{
 };
 use std::{
     io::{self, BufRead, PipeWriter, Write as _},
-    process::{ExitCode, Stdio},
+    process::{self, ExitCode, Stdio},
     thread,
     time::Duration,
 };
@@ -25,9 +25,11 @@ use std::{
 /// From one look at the group to the next.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Lockkeeper's end of the pipe. Dropped without [`done`](Self::done), it has the group ended.
+/// The supervisor, as lockkeeper knows it. Dropped without [`dismiss`](Self::dismiss), it sees the
+/// end of the pipe and ends the group.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
+    process: process::Child,
     orders: PipeWriter,
 }
 
@@ -36,9 +38,9 @@ impl Supervisor {
     /// and keeps neither a stream nor a folder of ours open.
     pub(crate) fn start(kill_after: Duration) -> io::Result<Self> {
         let (reader, orders) = io::pipe()?;
-        let mut process = shim::supervisor(kill_after);
-        process.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        Ok(Self { orders })
+        let mut start = shim::supervisor(kill_after);
+        start.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self { process: start.spawn()?, orders })
     }
 
     /// Names the group to end.
@@ -52,9 +54,11 @@ impl Supervisor {
         self.order(&format!("grace {}", grace.as_millis()));
     }
 
-    /// Says that the command has ended: what it has left running is left alone.
-    pub(crate) fn done(&self) {
-        self.order("done");
+    /// Ends the supervisor, because the command has ended: what that has left running is left alone.
+    /// Also reaps it, for in a container there may be no other process that does.
+    pub(crate) fn dismiss(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 
     fn order(&self, order: &str) {
@@ -67,7 +71,7 @@ impl Supervisor {
 pub(crate) fn supervise(kill_after: Duration) -> ExitCode {
     // Who ends everything that belongs to a service begins with SIGTERM. We are needed after that.
     let _ = SigSet::all().thread_block();
-    if let Some(Orders { group: Some(group), until }) = Orders::read(io::stdin().lock()) {
+    if let Orders { group: Some(group), until } = Orders::read(io::stdin().lock()) {
         end(group, until.min(Clock::system().now() + kill_after));
     }
     ExitCode::SUCCESS
@@ -82,8 +86,8 @@ struct Orders {
 }
 
 impl Orders {
-    /// Reads up to the end of the pipe; `None` if there is nothing to do.
-    fn read(pipe: impl BufRead) -> Option<Self> {
+    /// Reads up to the end of the pipe.
+    fn read(pipe: impl BufRead) -> Self {
         let mut orders = Self { group: None, until: Moment::NEVER };
         for line in pipe.lines() {
             let Ok(line) = line else { break };
@@ -93,10 +97,10 @@ impl Orders {
                     let grace = Duration::from_millis(ms.parse().unwrap_or(0));
                     orders.until = Clock::system().now() + grace;
                 }
-                _ => return None,
+                _ => {}
             }
         }
-        Some(orders)
+        orders
     }
 }
 
@@ -123,18 +127,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_that_ends_without_a_word_has_the_group_ended() {
+    fn the_last_word_before_the_end_of_the_pipe_counts() {
         let read = |text: &str| Orders::read(text.as_bytes());
         let group = Some(Pid::from_raw(42));
-        assert_eq!(read("watch 42\n"), Some(Orders { group, until: Moment::NEVER }));
-        let late = read("watch 42\ngrace 0\n").unwrap();
+        assert_eq!(read("watch 42\n"), Orders { group, until: Moment::NEVER });
+        let late = read("watch 42\ngrace 0\n");
         assert!(late.group == group && late.until <= Clock::system().now());
-        assert_eq!(read(""), Some(Orders { group: None, until: Moment::NEVER }));
-    }
-
-    #[test]
-    fn a_command_that_has_ended_leaves_nothing_to_do() {
-        assert_eq!(Orders::read("watch 42\ndone\n".as_bytes()), None);
-        assert_eq!(Orders::read("watch 42\ngrace 500\ndone\n".as_bytes()), None);
+        assert_eq!(read(""), Orders { group: None, until: Moment::NEVER });
     }
 }

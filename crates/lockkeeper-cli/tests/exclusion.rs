@@ -114,6 +114,18 @@ fn readers_run_together_and_keep_writers_out() {
 }
 
 #[test]
+fn a_lock_can_be_contended_for() {
+    let place = Place::new();
+    let (mut holder, _) = place.hold(&[], "a");
+    let busy = place.assert(&["run", "--unfair", "-w", "0.2", "a", "--", "true"]).code(75);
+    let said = String::from_utf8(busy.get_output().stderr.clone()).unwrap();
+    assert!(said.contains("waiting for `a` · asking again and again · held by "), "{said}");
+    assert_eq!(place.count("a", "waiters"), 0);
+    assert!(holder.end().success());
+    place.assert(&["run", "--unfair", "a", "--", "true"]).success().stderr("");
+}
+
+#[test]
 fn permits_are_counted() {
     let place = Place::new();
     let (mut three, _) = place.hold(&["--limit", "4", "--permits", "3"], "gpu");

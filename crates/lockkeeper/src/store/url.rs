@@ -194,7 +194,7 @@ pub fn migration(url: &str) -> Result<String> {
         "mysql" | "mariadb" => super::mysql::migration(&mut url),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => super::postgres::migration(&mut url),
-        scheme => Err(Error::Url(format!("a {scheme} store needs nothing to be made for it"))),
+        scheme => Err(Error::Url(format!("{scheme}: has no tables or functions to make"))),
     }
 }
 

@@ -1,0 +1,218 @@
+//! The command on real servers: stores without lines, servers that are not there yet, passwords, and
+//! stores that grant less than they were asked for.
+
+mod support;
+
+use anyhow::{Context as _, Result, ensure};
+use servers::{ETCD, REDIS, REDIS_TLS, REDLOCK, Recipe, Running as Server, ZOOKEEPER_BRIEF};
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Command, ExitCode, Output, Stdio},
+};
+use support::{Place, Running};
+use testkit::trials;
+
+macro_rules! tests {
+    ($recipe:ident: $($test:ident),* $(,)?) => {
+        (trials::lacks(&$recipe), vec![$(
+            trials::test(stringify!($test), async || $test(&mut Site::start(&$recipe)?))
+        ),*])
+    };
+}
+
+fn main() -> ExitCode {
+    let groups = [
+        tests![REDIS:
+            a_store_that_starts_late_is_waited_for,
+            a_store_that_is_away_ends_a_single_attempt_at_once,
+            plain_string_locks_are_contended_for,
+        ],
+        tests![REDLOCK: a_majority_of_servers_is_contended_for],
+        tests![REDIS_TLS:
+            a_nested_run_finds_the_password_that_was_inherited,
+            a_password_from_the_command_line_is_not_passed_on,
+            a_wrong_password_is_denied,
+        ],
+        tests![ZOOKEEPER_BRIEF:
+            kill_after_is_shortened_to_what_the_store_granted,
+            a_lock_delay_that_the_store_does_not_grant_is_told,
+            a_name_that_the_store_cannot_have_is_a_usage_error,
+        ],
+        tests![ETCD: a_store_that_grants_more_needs_no_warning],
+    ];
+    let (missing, tests): (Vec<_>, Vec<_>) = groups.into_iter().unzip();
+    trials::main_of(missing.iter().map(Option::as_ref).zip(tests))
+}
+
+/// A server, and a folder for what the command needs.
+struct Site {
+    server: Server,
+    place: Place,
+}
+
+impl Site {
+    fn start(recipe: &Recipe) -> Result<Self> {
+        Ok(Self { server: recipe.start()?, place: Place::new() })
+    }
+
+    fn url(&self) -> String {
+        self.server.url().to_owned()
+    }
+
+    /// The command, with this store in its environment.
+    fn lockkeeper(&self, url: &str, arguments: &[&str]) -> Command {
+        let mut command = self.place.lockkeeper(arguments);
+        command.env("LOCKKEEPER_STORE", url);
+        command
+    }
+
+    fn output(&self, url: &str, arguments: &[&str]) -> Result<Output> {
+        Ok(self.lockkeeper(url, arguments).output()?)
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Starts the command, and gives the lines that it says on stderr.
+fn start(command: &mut Command) -> (Running, impl Iterator<Item = String> + use<>) {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = Running::spawn(command);
+    let lines = BufReader::new(running.take_stderr()).lines().map_while(Result::ok);
+    (running, lines)
+}
+
+fn a_store_that_starts_late_is_waited_for(site: &mut Site) -> Result<()> {
+    for (flags, patience) in [(&["-w", "90"][..], "1m30s"), (&[], "30s")] {
+        site.server.kill()?;
+        let arguments = [&["run"], flags, &["a", "--", "echo", "ran"]].concat();
+        let (mut run, mut said) = start(&mut site.lockkeeper(&site.url(), &arguments));
+        let line = said.next().context("a word about the store")?;
+        ensure!(
+            line.ends_with(&format!("cannot be reached yet; waiting for it up to {patience}")),
+            "{line}"
+        );
+        site.server.restart()?;
+        ensure!(run.line() == "ran" && run.code() == 0);
+    }
+    Ok(())
+}
+
+fn a_store_that_is_away_ends_a_single_attempt_at_once(site: &mut Site) -> Result<()> {
+    site.server.kill()?;
+    for flags in [&["-n"][..], &["-w", "0"], &["-w", "0.1"]] {
+        let arguments = [&["run"], flags, &["a", "--", "echo", "ran"]].concat();
+        let output = site.output(&site.url(), &arguments)?;
+        ensure!(output.status.code() == Some(69) && output.stdout.is_empty(), "{output:?}");
+        ensure!(stderr(&output).matches("refused").count() == 1, "{}", stderr(&output));
+    }
+    Ok(())
+}
+
+fn plain_string_locks_are_contended_for(site: &mut Site) -> Result<()> {
+    contended_for(site, &format!("{}?compat=string", site.url()))
+}
+
+fn a_majority_of_servers_is_contended_for(site: &mut Site) -> Result<()> {
+    // A server that has just started has no vote for so long.
+    contended_for(site, &format!("{}?max_ttl=3s&ttl=1s&lock_delay=1s", site.url()))
+}
+
+fn contended_for(site: &Site, url: &str) -> Result<()> {
+    let hold = ["run", "--kill-after", "0.5", "a", "--", "sh", "-c", "echo in; read _ || :"];
+    let (mut holder, _words) = start(&mut site.lockkeeper(url, &hold));
+    ensure!(holder.line() == "in");
+    let output = site.output(url, &["run", "-n", "--kill-after", "0.5", "a", "--", "true"])?;
+    ensure!(output.status.code() == Some(75), "{output:?}");
+    let wait = ["run", "--kill-after", "0.5", "a", "--", "echo", "ran"];
+    let (mut waiter, mut said) = start(&mut site.lockkeeper(url, &wait));
+    let line = said.next().context("a word about the wait")?;
+    ensure!(line.contains("asking again and again, as this store keeps no line"), "{line}");
+    ensure!(holder.end().success());
+    ensure!(waiter.line() == "ran" && waiter.code() == 0);
+    let rest: Vec<String> = said.collect();
+    ensure!(!rest.iter().any(|line| line.contains("again and again")), "said twice: {rest:?}");
+    let quiet = site.output(url, &["run", "-q", "--kill-after", "0.5", "a", "--", "true"])?;
+    ensure!(quiet.status.success() && quiet.stderr.is_empty(), "{quiet:?}");
+    Ok(())
+}
+
+/// A command that runs lockkeeper again.
+const NESTED: [&str; 7] =
+    ["run", "a", "--", "sh", "-c", NESTED_SCRIPT, env!("CARGO_BIN_EXE_lockkeeper")];
+const NESTED_SCRIPT: &str = "echo \"$LOCKKEEPER_STORE_URL\"; \"$0\" run -n b -- echo nested";
+
+fn a_nested_run_finds_the_password_that_was_inherited(site: &mut Site) -> Result<()> {
+    let output = site.output(&site.url(), &NESTED)?;
+    ensure!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout)?;
+    let (url, rest) = text.split_once('\n').context("a line")?;
+    ensure!(rest == "nested\n" && url.starts_with("rediss://lockkeeper@127.0.0.1:"), "{text}");
+    ensure!(!text.contains("sesame"), "{text}");
+    Ok(())
+}
+
+fn a_password_from_the_command_line_is_not_passed_on(site: &mut Site) -> Result<()> {
+    let url = site.url();
+    let arguments = [&["--store", url.as_str()][..], &NESTED].concat();
+    let output = site.place.lockkeeper(&arguments).env_remove("LOCKKEEPER_STORE").output()?;
+    ensure!(output.status.code() == Some(77), "{output:?}");
+    let said = stderr(&output);
+    ensure!(said.contains("hint: ") && !said.contains("sesame"), "{said}");
+    Ok(())
+}
+
+fn a_wrong_password_is_denied(site: &mut Site) -> Result<()> {
+    let url = site.url().replace("open%20sesame", "hunter2");
+    let output = site.output(&url, &["run", "a", "--", "echo", "ran"])?;
+    ensure!(output.status.code() == Some(77) && output.stdout.is_empty(), "{output:?}");
+    ensure!(!stderr(&output).contains("hunter2"), "{output:?}");
+    Ok(())
+}
+
+fn kill_after_is_shortened_to_what_the_store_granted(site: &mut Site) -> Result<()> {
+    // 2 s TTL and 31 s lock-delay, on a server that grants 6 s for both.
+    let run = ["run", "--ttl", "2s", "--kill-after", "30s", "a", "--", "true"];
+    let output = site.output(&site.url(), &run)?;
+    let said = stderr(&output);
+    ensure!(output.status.success(), "{output:?}");
+    ensure!(said.starts_with("lockkeeper: this store keeps a lost lock closed for "), "{said}");
+    ensure!(
+        said.contains(", not for 31s: --kill-after is ") && said.contains(" instead of 30s"),
+        "{said}"
+    );
+    let output = site.output(&site.url(), &[&["--json"], &run[..]].concat())?;
+    let said = stderr(&output);
+    let events = said.lines().map(serde_json::from_str);
+    let events: Vec<serde_json::Value> = events.collect::<Result<_, _>>()?;
+    ensure!(events.iter().any(|e| e["event"] == "warning"), "{said}");
+    let granted = events.iter().find(|e| e["event"] == "granted").context("a grant")?;
+    ensure!(granted["lock_delay_ms"].as_u64().is_some_and(|ms| ms < 6_000), "{granted}");
+    Ok(())
+}
+
+fn a_lock_delay_that_the_store_does_not_grant_is_told(site: &mut Site) -> Result<()> {
+    let run = ["run", "--ttl", "2s", "--kill-after", "1s", "--lock-delay", "1h", "a", "--", "true"];
+    let output = site.output(&site.url(), &run)?;
+    let said = stderr(&output);
+    ensure!(output.status.success() && said.trim_end().ends_with(", not for 1h"), "{output:?}");
+    Ok(())
+}
+
+fn a_name_that_the_store_cannot_have_is_a_usage_error(site: &mut Site) -> Result<()> {
+    let url = format!("{}?raw=true", site.url());
+    for name in ["a/../b", "//a", "a/"] {
+        let output = site.output(&url, &["run", "-n", name, "--", "echo", "ran"])?;
+        ensure!(output.status.code() == Some(64) && output.stdout.is_empty(), "{name}: {output:?}");
+        ensure!(stderr(&output).contains("is no path for a lock"), "{}", stderr(&output));
+    }
+    Ok(())
+}
+
+fn a_store_that_grants_more_needs_no_warning(site: &mut Site) -> Result<()> {
+    let run = ["run", "--ttl", "2.5", "--kill-after", "1.2", "a", "--", "true"];
+    let output = site.output(&site.url(), &run)?;
+    ensure!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    Ok(())
+}
