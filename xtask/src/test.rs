@@ -15,7 +15,7 @@ pub(crate) fn run(args: &[&str]) -> Result<ExitCode> {
     report(&require, &servers::install_missing(servers::ALL))?;
     report(&require, &servers::install_peers(servers::PEERS))?;
     report(&require, &servers::install_java_peers(servers::JAVA_PEERS))?;
-    report(&require, &servers::install_go_peers(servers::GO_PEERS))?;
+    report(&require, &servers::install_built_peers(servers::BUILT_PEERS))?;
     for step in steps {
         let code = workspace::cargo(&step)?;
         if code != ExitCode::SUCCESS {
@@ -49,8 +49,8 @@ fn announce(require: &Require, steps: &[Vec<&str>]) {
     }
     let python = servers::PEERS.iter().map(|peer| (peer.name, peer.python().is_some()));
     let java = servers::JAVA_PEERS.iter().map(|peer| (peer.name, peer.is_installed()));
-    let go = servers::GO_PEERS.iter().map(|peer| (peer.name, peer.program().is_some()));
-    for (name, is_there) in python.chain(java).chain(go) {
+    let built = servers::BUILT_PEERS.iter().map(|peer| (peer.name, peer.is_built()));
+    for (name, is_there) in python.chain(java).chain(built) {
         let state = if is_there { "is installed" } else { "is missing: will install it" };
         eprintln!("xtask: {name} {state}");
     }

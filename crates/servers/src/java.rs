@@ -17,7 +17,7 @@ use crate::program;
 const FOLDER: &str = "/usr/share/java";
 
 /// The least that starts quickly: these programs are many, and none lives long.
-const FLAGS: [&str; 3] = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
+pub(crate) const FLAGS: [&str; 3] = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
 
 /// A library for Java from Debian.
 #[derive(Debug, Clone, Copy)]

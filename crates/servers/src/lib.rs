@@ -21,11 +21,11 @@
 //!
 //! A new store is a new module with one `Recipe` constant, added to [`ALL`].
 
+mod built;
 mod certificates;
 mod clock;
 mod detached;
 pub mod etcd;
-mod go;
 mod install;
 mod java;
 mod mysql;
@@ -45,9 +45,9 @@ mod spawn;
 mod way;
 mod zookeeper;
 
+pub use built::{BUILT_PEERS, BuiltPeer, GO_PEERS, JETCD, NODE_PEERS, install_built_peers};
 pub use detached::{Detached, Mark};
 pub use etcd::{ETCD, ETCD_CLUSTER, ETCD_NEWER, ETCD_NEWER_PARTED, ETCD_PARTED, ETCD_TLS};
-pub use go::{GO_PEERS, GO_ZOOKEEPER, GoPeer, install_go_peers};
 pub use install::{Unavailable, install_missing};
 pub use java::{CURATOR, JAVA_PEERS, JavaPeer, install_java_peers};
 pub use mysql::{MARIADB, MARIADB_TLS, MYSQL, MYSQL_TLS};

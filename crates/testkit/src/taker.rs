@@ -5,7 +5,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use servers::{GoPeer, JavaPeer};
+use servers::{BuiltPeer, JavaPeer};
 use std::{
     future::poll_fn,
     path::{Path, PathBuf},
@@ -97,9 +97,9 @@ impl Taker {
         Self::spawn(command).await
     }
 
-    /// Starts a taker of a library for Go.
-    pub async fn of_go_peer(peer: GoPeer, args: &[&str]) -> Self {
-        let mut command = Command::new(peer.program().expect("it was built a moment ago"));
+    /// Starts a taker of a library that was built: one of its programs.
+    pub async fn of_built_peer(peer: BuiltPeer, program: &str, args: &[&str]) -> Self {
+        let mut command = Command::from(peer.program(program));
         command.args(args);
         Self::spawn(command).await
     }

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use tokio::runtime::Builder;
 
 /// A test: its name, and what it does.
-pub type Test = (&'static str, Box<dyn FnOnce() -> anyhow::Result<()> + Send>);
+pub type Test = (String, Box<dyn FnOnce() -> anyhow::Result<()> + Send>);
 
 /// A test that runs on a runtime of its own.
-pub fn test<F, V>(name: &'static str, body: F) -> Test
+pub fn test<F, V>(name: impl Into<String>, body: F) -> Test
 where
     F: FnOnce() -> V + Send + 'static,
     V: Future<Output = anyhow::Result<()>>,
@@ -20,7 +20,7 @@ where
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         runtime.block_on(body())
     };
-    (name, Box::new(run))
+    (name.into(), Box::new(run))
 }
 
 /// What this recipe lacks on this machine.

@@ -5,7 +5,7 @@
 use anyhow::{Context as _, Result};
 use lockkeeper::{Error, Keeper, Owner};
 use nix::sys::signal::Signal::SIGKILL;
-use servers::{CURATOR, GO_ZOOKEEPER, KAZOO, ZOOKEEPER};
+use servers::{CURATOR, GO_PEERS, KAZOO, ZOOKEEPER};
 use std::{
     path::Path,
     process::ExitCode,
@@ -67,7 +67,7 @@ macro_rules! mutex_tests {
 fn main() -> ExitCode {
     let lacks = trials::lacks(&ZOOKEEPER);
     let no_kazoo = lacks.clone().or_else(|| servers::install_peers(&[KAZOO]).pop());
-    let no_go = lacks.clone().or_else(|| servers::install_go_peers(&[GO_ZOOKEEPER]).pop());
+    let no_go = lacks.clone().or_else(|| servers::install_built_peers(&[GO_PEERS]).pop());
     let no_curator = lacks.or_else(|| servers::install_java_peers(&[CURATOR]).pop());
     let server = Arc::new(Server::of(ZOOKEEPER));
     let kazoo = mutex_tests!["kazoo", [Who::Kazoo, Who::KazooTold, Who::KazooAsCurator], server:
@@ -121,7 +121,7 @@ impl Company {
             Who::Curator => {
                 return Taker::of_java_peer(CURATOR, "CuratorLock.java", &[&self.hosts]).await;
             }
-            Who::Go => return Taker::of_go_peer(GO_ZOOKEEPER, &[&self.hosts]).await,
+            Who::Go => return Taker::of_built_peer(GO_PEERS, "zookeeper", &[&self.hosts]).await,
             Who::Kazoo => "plain",
             Who::KazooTold => "told",
             Who::KazooAsCurator => "curator",

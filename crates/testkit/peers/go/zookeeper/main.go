@@ -1,6 +1,6 @@
 // Takes locks of go-zookeeper in a process of its own: the `taker` program's counterpart.
 //
-// `go-zookeeper HOSTS`, then commands on standard input, answers on standard output:
+// `zookeeper HOSTS`, then commands on standard input, answers on standard output:
 //
 //	take NAME              granted, when its turn has come
 //	release                released
