@@ -69,7 +69,12 @@ impl Subject {
     /// The embedded store, each time in a file of its own.
     #[must_use]
     pub fn sqlite() -> Self {
-        let can = Capabilities { durable: true, ..Capabilities::LINES };
+        let can = Capabilities {
+            durable: true,
+            renewal_shows_tickets: true,
+            waiters_end_at_ttl: true,
+            ..Capabilities::LINES
+        };
         let site = || async {
             let folder = tempfile::tempdir()?;
             let url = format!("sqlite:{}", folder.path().join("locks.db").display());

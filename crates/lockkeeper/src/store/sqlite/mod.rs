@@ -301,7 +301,12 @@ impl Store for Sqlite {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: true, ..Capabilities::LINES }
+        Capabilities {
+            durable: true,
+            renewal_shows_tickets: true,
+            waiters_end_at_ttl: true,
+            ..Capabilities::LINES
+        }
     }
 
     fn id(&self) -> StoreId {
@@ -344,10 +349,13 @@ impl Store for Sqlite {
         if self.is_cut_off() {
             return Ok(Renewal::Lost);
         }
-        let renewal = self.run(Kind::Write, |tx| tx.renew(session)).await?;
+        let version = self.run(Kind::Write, |tx| tx.renew(session)).await?;
+        let Some(version) = version else { return Ok(Renewal::Lost) };
+        // A read of its own, so that other processes can write while many tickets are read.
+        let tickets = self.run(Kind::Read, |tx| tx.digest(session)).await?;
         self.janitor.renewed(self.log_pages.load(Ordering::Relaxed));
         self.sweep().await;
-        Ok(renewal)
+        Ok(Renewal::Renewed { version, tickets: Some(tickets) })
     }
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {

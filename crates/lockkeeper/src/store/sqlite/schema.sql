@@ -42,7 +42,8 @@ CREATE TABLE ticket(
   cell_edit  INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (name, seq)
 ) WITHOUT ROWID;
-CREATE INDEX ticket_session ON ticket(session);
+-- Every renewal reads the ids of its session's tickets, so they are in the index.
+CREATE INDEX ticket_session ON ticket(session, id);
 CREATE INDEX ticket_hold ON ticket(hold_until) WHERE hold_until IS NOT NULL;
 
 -- Tickets that were left while a copy of their enter may still be under way.
