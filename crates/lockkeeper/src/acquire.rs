@@ -1,7 +1,6 @@
 //! The builder behind every primitive: what is wanted, how long to wait, how to hold it.
 
 use crate::{
-    desk::Tell,
     error::{Error, Result},
     guard::Guard,
     keeper::{Inner, Keeper},
@@ -11,7 +10,7 @@ use crate::{
     retry::Retry,
     store::{Manner, Store as _, Wait},
     ticket::{Mode, NOTE_MAX, PERMITS_MAX},
-    wait::{Patience, Want, acquire},
+    wait::{Patience, Tell, Want, acquire},
 };
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 use tracing::Instrument as _;
@@ -85,6 +84,10 @@ impl Acquire {
     ///
     /// If the store cannot be reached when the time is over, that is said
     /// ([`Error::Unavailable`]), because nothing is known of the lock then.
+    ///
+    /// A request that is under way when the time is over may still be answered, for up to a second after
+    /// it was sent; so a wait that is shorter than a round trip is one attempt. No time at all is one
+    /// attempt too, exactly as [`try_now`](Self::try_now) makes it.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.patience = Patience::For(wait);
         self
@@ -149,7 +152,11 @@ impl Acquire {
         self
     }
 
-    /// Calls `tell` whenever the store says how the ticket stands, until it is granted.
+    /// Calls `tell` whenever the store says how the ticket stands, until it is granted. Of news that
+    /// follow each other quickly only the latest may be told.
+    ///
+    /// It is called in the task that awaits the lock: a `tell` that panics or blocks hurts this wait alone
+    /// (and what else runs on the thread that it blocks).
     pub fn on_wait(mut self, tell: impl Fn(&Wait) + Send + Sync + 'static) -> Self {
         self.tell = Some(Arc::new(tell));
         self
@@ -208,9 +215,8 @@ impl Acquire {
         let (keeper, want) = self.want()?;
         let span = observe::acquire(&want.name, want.mode, keeper.store.kind());
         async {
-            let began = keeper.clock.now();
             let got = acquire(&keeper, &want).await;
-            let waited = || keeper.clock.now().saturating_since(began);
+            let waited = || keeper.clock.now().saturating_since(want.began);
             match got {
                 Ok(Some(guard)) => then(Ok(guard)),
                 Ok(None) => {
@@ -229,7 +235,10 @@ impl Acquire {
     }
 
     /// Checks everything that can be wrong before anything is sent.
-    fn want(self) -> Result<(Arc<Inner>, Want)> {
+    fn want(mut self) -> Result<(Arc<Inner>, Want)> {
+        if self.patience == Patience::For(Duration::ZERO) {
+            (self.manner, self.patience) = (Manner::Contend, Patience::Try);
+        }
         let name = self.name.clone()?;
         let times = self.times()?;
         check_mode(self.mode)?;
@@ -253,6 +262,7 @@ impl Acquire {
             owner: self.owner,
             note: self.note,
             tell: self.tell,
+            began: self.keeper.inner.clock.now(),
         };
         Ok((self.keeper.inner, want))
     }

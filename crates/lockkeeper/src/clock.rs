@@ -51,6 +51,11 @@ impl Moment {
         self.0 / 1_000
     }
 
+    /// The moment so long before this one.
+    pub(crate) fn before(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
     /// How long after `earlier` this is; zero if it is not.
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {

@@ -3,9 +3,10 @@
 
 use crate::{
     clock::{Clock, Moment},
-    error::Loss,
+    error::{Loss, StoreError},
     grip::Grip,
     name::Name,
+    outage::Away,
     store::{Hints, Stand, TicketDigest, Wait},
     ticket::{ById, TicketId},
 };
@@ -41,16 +42,21 @@ pub(crate) enum Lease {
     Lost(Loss),
 }
 
-/// Told to a waiter's owner when it moves up.
-pub(crate) type Tell = Arc<dyn Fn(&Wait) + Send + Sync>;
+/// Where the latest news for a waiter are left, if it wants to hear them.
+pub(crate) type News = watch::Sender<Option<Wait>>;
+
+/// The deadline of a session whose deadline was seen to have passed. No renewal brings it back.
+const LOST: u64 = 0;
 
 pub(crate) struct Desk {
     pub(crate) clock: Clock,
+    /// In nanoseconds since boot, or [`LOST`].
     deadline: AtomicU64,
     lease: watch::Sender<Lease>,
     book: Mutex<Book>,
     /// Nobody wakes our waiters (yet): poll often.
     deaf: AtomicBool,
+    closing: AtomicBool,
     /// Something is due earlier than the task thinks.
     pub(crate) due: Notify,
     /// A ticket with a longest hold was granted.
@@ -72,6 +78,24 @@ struct Book {
     /// The version for which all tickets are to be polled, and when.
     verify: Option<(u64, Moment)>,
     verified: Option<u64>,
+    /// How many comparisons of all tickets have begun or ended: odd while one is under way.
+    comparisons: u64,
+    /// What the comparison under way cannot have seen makes another one necessary.
+    again: bool,
+    /// The store shows the tickets in every renewal.
+    shown: bool,
+    /// A lock was handed out: the program may have worked under it.
+    used: bool,
+    /// The session was lost before any lock was handed out, and none will be.
+    unused: bool,
+    /// The store has not answered the session's task lately.
+    away: Option<Away>,
+}
+
+impl Book {
+    fn is_comparing(&self) -> bool {
+        self.comparisons % 2 == 1
+    }
 }
 
 struct Waiter {
@@ -88,7 +112,9 @@ struct Waiter {
     turn: Option<oneshot::Sender<u64>>,
     /// The fence that was told: the grant is on its way to the waiting loop.
     told: Option<u64>,
-    tell: Option<Tell>,
+    news: Option<News>,
+    /// [`Book::comparisons`] when it was about to enter.
+    comparisons: u64,
 }
 
 impl Waiter {
@@ -122,6 +148,7 @@ impl Desk {
             lease: watch::Sender::new(Lease::Held),
             book: Mutex::default(),
             deaf: true.into(),
+            closing: false.into(),
             due: Notify::new(),
             timed: Notify::new(),
             waiters: Notify::new(),
@@ -137,20 +164,85 @@ impl Desk {
     }
 
     /// A renewal sent so that it is good until `deadline` was answered. All tickets are polled if the
-    /// version is another one, or if the store's tickets do not `agree` with ours.
-    pub(crate) fn renewed(&self, deadline: Moment, version: u64, agree: bool) {
-        self.deadline.store(deadline.as_nanos(), Ordering::Release);
+    /// version is another one, or if the store's tickets are not the `expected` ones. Says no if the loss
+    /// was seen before: then it is final.
+    pub(crate) fn renewed(
+        &self,
+        deadline: Moment,
+        version: u64,
+        tickets: Option<TicketDigest>,
+        expected: TicketDigest,
+    ) -> bool {
+        let (later, order) = (deadline.as_nanos(), Ordering::Acquire);
+        let prolong = |old: u64| (old != LOST).then_some(later);
+        if self.is_past() || self.deadline.fetch_update(Ordering::AcqRel, order, prolong).is_err() {
+            return false;
+        }
         self.turn_to(Lease::Held);
+        // Tickets may have come and gone meanwhile, before or after the store looked. If it looked in
+        // between, all are polled in vain.
+        let agree = tickets.is_none_or(|t| t == expected || t == self.digest());
         let mut book = self.book();
+        (book.shown, book.away) = (tickets.is_some(), None);
         if book.verified != Some(version) || !agree {
             book.verify = Some((version, self.clock.now()));
             drop(book);
             self.due.notify_one();
         }
+        true
     }
 
-    pub(crate) fn jeopardy(&self) {
+    /// A renewal has failed.
+    pub(crate) fn jeopardy(&self, e: &Arc<StoreError>) {
         self.turn_to(Lease::Jeopardy);
+        self.unreached(e);
+    }
+
+    /// The store has answered the session's task.
+    pub(crate) fn reached(&self) {
+        self.book().away = None;
+    }
+
+    /// It has not.
+    pub(crate) fn unreached(&self, e: &Arc<StoreError>) {
+        if e.is_transient() {
+            let e = Arc::clone(e);
+            let (now, mut book) = (self.clock.now(), self.book());
+            book.away = Some(match &book.away {
+                Some(away) => away.still(e),
+                None => Away::new(now, e),
+            });
+        }
+    }
+
+    /// That the store has not answered the session's task lately.
+    pub(crate) fn away(&self) -> Option<Away> {
+        self.book().away.clone()
+    }
+
+    /// Has the deadline passed? The first caller that sees it makes the loss final.
+    fn is_past(&self) -> bool {
+        loop {
+            let deadline = self.deadline.load(Ordering::Acquire);
+            if deadline == LOST {
+                return true;
+            }
+            if self.clock.now() < Moment::from_nanos(deadline) {
+                return false;
+            }
+            let order = Ordering::AcqRel;
+            if self.deadline.compare_exchange(deadline, LOST, order, Ordering::Acquire).is_ok() {
+                return true;
+            }
+        }
+    }
+
+    /// The session is lost. Was no lock of it ever handed out? Then none will be, and nothing was protected
+    /// by it.
+    pub(crate) fn is_unused(&self) -> bool {
+        let mut book = self.book();
+        book.unused = !book.used;
+        book.unused
     }
 
     /// Declares the session lost. The first reason stands.
@@ -174,7 +266,7 @@ impl Desk {
     pub(crate) fn lease(&self) -> Lease {
         match *self.lease.borrow() {
             Lease::Lost(why) => Lease::Lost(why),
-            _ if self.clock.now() >= self.deadline() => Lease::Lost(Loss::Expired),
+            _ if self.is_past() => Lease::Lost(Loss::Expired),
             lease => lease,
         }
     }
@@ -183,7 +275,7 @@ impl Desk {
     /// closed here, before its deadline, is not meant.)
     pub(crate) fn may_be_gone(&self) -> bool {
         let told = matches!(*self.lease.borrow(), Lease::Lost(why) if why != Loss::Closed);
-        told || self.clock.now() >= self.deadline()
+        told || self.is_past()
     }
 
     /// Waits until the session's standing is as `wanted` says.
@@ -213,9 +305,10 @@ impl Desk {
         &self,
         ticket: TicketId,
         name: &Name,
-        tell: Option<Tell>,
+        news: Option<News>,
     ) -> oneshot::Receiver<u64> {
         let (turn, receiver) = oneshot::channel();
+        let mut book = self.book();
         let waiter = Waiter {
             name: name.clone(),
             recheck: None,
@@ -224,53 +317,67 @@ impl Desk {
             pause: POLL_FIRST,
             turn: Some(turn),
             told: None,
-            tell,
+            news,
+            comparisons: book.comparisons,
         };
-        self.book().waiting.insert(ticket, waiter);
+        book.waiting.insert(ticket, waiter);
         receiver
     }
 
     /// The store said: wait.
     pub(crate) fn queued(&self, ticket: TicketId, wait: &Wait) {
-        let tell = {
+        {
             let mut book = self.book();
             let waiting = book.waiting.get_mut(&ticket).filter(|w| w.turn.is_some());
             let Some(waiter) = waiting else { return };
-            let tell = self.rest(waiter, wait);
+            self.rest(waiter, wait);
             if std::mem::take(&mut waiter.hinted) {
                 waiter.recheck = Some(self.clock.now());
             }
-            tell
-        };
+        }
         self.waiters.notify_one();
         self.due.notify_one();
-        // The user's code, so without our lock.
-        tell.inspect(|tell| tell(wait));
     }
 
-    fn rest(&self, waiter: &mut Waiter, wait: &Wait) -> Option<Tell> {
+    fn rest(&self, waiter: &mut Waiter, wait: &Wait) {
         let deaf = self.deaf.load(Ordering::Acquire);
         let most = if deaf { waiter.pause } else { Wait::rest_most(wait.ahead) };
         waiter.pause = (waiter.pause * 2).min(POLL_MOST);
         let pause = wait.recheck.min(most).max(PAUSE_LEAST);
         waiter.recheck = Some(self.clock.now() + pause);
-        waiter.tell.clone()
     }
 
-    /// Notes a granted ticket.
-    pub(crate) fn hold(&self, ticket: TicketId, grip: Arc<Grip>) {
+    /// Notes a granted ticket. Says no if the session was lost before.
+    pub(crate) fn hold(&self, ticket: TicketId, grip: Arc<Grip>) -> bool {
+        if matches!(self.lease(), Lease::Lost(_)) {
+            return false;
+        }
         let timed = grip.max_hold.is_some();
         {
             let mut book = self.book();
-            if book.waiting.remove(&ticket).is_some_and(|waiter| waiter.ended) {
+            if book.unused {
+                return false;
+            }
+            book.used = true;
+            let waiter = book.waiting.remove(&ticket);
+            if waiter.as_ref().is_some_and(|waiter| waiter.ended) {
                 grip.end(Loss::Evicted);
-                return;
+                return true;
+            }
+            let entered = waiter.filter(|waiter| waiter.told.is_none());
+            let unseen = entered.is_some_and(|w| w.comparisons != book.comparisons);
+            // The enter may have been answered by the server from before a failover, and the comparison
+            // that the failover led to did not know of this ticket.
+            if !book.shown && (unseen || book.is_comparing()) {
+                book.again = book.is_comparing();
+                book.verified = None;
             }
             book.held.insert(ticket, grip);
         }
         if timed {
             self.timed.notify_one();
         }
+        true
     }
 
     /// Notes that a ticket is being left.
@@ -336,6 +443,7 @@ impl Desk {
         let poll = waiting.map(asked).collect();
         let verify = book.verify.take_if(|(_, at)| *at <= now).map(|(version, _)| version);
         book.left = verify.map(|_| Default::default());
+        book.comparisons += u64::from(verify.is_some());
         Due { verify, poll }
     }
 
@@ -345,13 +453,12 @@ impl Desk {
             Stand::Granted { fence } => self.granted(ticket, *fence),
             Stand::Waiting(wait) => {
                 // If a hint has come since the poll was sent, the answer may be older than the hint.
-                let tell = {
-                    let mut book = self.book();
-                    let asked = |w: &&mut Waiter| w.recheck == Some(ASKED);
-                    let waiter = book.waiting.get_mut(&ticket).filter(asked);
-                    waiter.and_then(|waiter| self.rest(waiter, wait))
-                };
-                tell.inspect(|tell| tell(wait));
+                let mut book = self.book();
+                let asked = |w: &&mut Waiter| w.recheck == Some(ASKED);
+                if let Some(waiter) = book.waiting.get_mut(&ticket).filter(asked) {
+                    self.rest(waiter, wait);
+                    waiter.news.as_ref().map(|news| news.send_replace(Some(wait.clone())));
+                }
             }
             // Without its sender the waiter enters again, at the end of the line.
             Stand::Gone => drop(self.answered(ticket)),
@@ -368,6 +475,7 @@ impl Desk {
             }
         }
         book.verify = book.verify.or(due.verify.map(|version| (version, soon)));
+        book.comparisons += u64::from(due.verify.is_some());
         book.left = None;
     }
 
@@ -401,6 +509,10 @@ impl Desk {
             Some(Stand::Gone) | None => true,
         };
         let mut book = self.book();
+        if !expected.granted && matches!(there, Some(Stand::Waiting(_))) {
+            let told = book.waiting.get(&expected.ticket).is_some_and(|w| w.told.is_some());
+            book.again |= told || book.held.contains_key(&expected.ticket);
+        }
         if let Some(waiter) = book.waiting.get_mut(&expected.ticket) {
             match waiter.told {
                 Some(fence) => waiter.ended |= is_wrong(fence),
@@ -417,10 +529,13 @@ impl Desk {
         }
     }
 
-    /// All tickets were compared with the store's of this version.
+    /// All tickets were compared with the store's of this version. If something came meanwhile that the
+    /// comparison cannot have seen, the next renewal leads to another one.
     pub(crate) fn verified(&self, version: u64) {
         let mut book = self.book();
-        (book.verified, book.left) = (Some(version), None);
+        let again = std::mem::take(&mut book.again);
+        (book.verified, book.left) = ((!again).then_some(version), None);
+        book.comparisons += 1;
     }
 
     /// Does anybody here know this ticket?
@@ -437,6 +552,15 @@ impl Desk {
         let mut book = self.book();
         book.waiting.get(&ticket)?.recheck?;
         book.waiting.remove(&ticket)
+    }
+
+    /// The session is being closed, which ends all its tickets.
+    pub(crate) fn closes(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
     }
 
     /// The source of hints has broken.
@@ -499,66 +623,4 @@ impl Hints for Desk {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_hint_that_overtakes_the_answer_to_an_enter_is_not_lost() {
-        let desk = Desk::new(Clock::system(), Moment::NEVER);
-        let wait = Wait { ahead: 1, holder: None, recheck: Duration::from_secs(60) };
-        let enter = |hint: bool| {
-            let (name, ticket) = (Name::new("a").unwrap(), TicketId::random());
-            let _turn = desk.listen(ticket, &name, None);
-            if hint {
-                desk.look(Some(ticket));
-            }
-            desk.look(Some(TicketId::random()));
-            desk.queued(ticket, &wait);
-            let due = desk.due().poll;
-            desk.forget(ticket);
-            !due.is_empty()
-        };
-        assert!(enter(true), "it looks again at once");
-        assert!(!enter(false), "it waits");
-    }
-
-    #[test]
-    fn who_is_ended_between_its_grant_and_its_hold_holds_nothing() {
-        let desk = Desk::new(Clock::system(), Moment::NEVER);
-        let take = |ended: bool| {
-            let (name, ticket) = (Name::new("a").unwrap(), TicketId::random());
-            let mut turn = desk.listen(ticket, &name, None);
-            desk.queued(ticket, &Wait { ahead: 1, holder: None, recheck: Duration::MAX });
-            desk.granted(ticket, 7);
-            if ended {
-                desk.ended(ticket);
-            }
-            assert_eq!(turn.try_recv(), Ok(7));
-            let grip = Grip::new(name, 7, None);
-            desk.hold(ticket, Arc::clone(&grip));
-            grip.why()
-        };
-        assert_eq!(take(true), Some(Loss::Evicted));
-        assert_eq!(take(false), None);
-    }
-
-    #[test]
-    fn who_stands_far_back_looks_less_often_and_who_is_near_every_second() {
-        let seconds = [0, 15, 16, 160, 10_000, usize::MAX].map(|n| Wait::rest_most(n).as_secs());
-        assert_eq!(seconds, [1, 1, 2, 11, 30, 30]);
-    }
-
-    #[test]
-    fn a_ticket_takes_the_first_lane_that_is_free() {
-        let desk = Desk::new(Clock::system(), Moment::NEVER);
-        let tickets: Vec<TicketId> = (0..=LANES).map(|_| desk.ticket()).collect();
-        for (ticket, lane) in tickets.iter().zip(0..LANES) {
-            assert_eq!(ticket.lane(), lane);
-        }
-        assert!(tickets[64].lane() >= LANES, "no lane is left");
-        desk.forget(tickets[64]);
-        desk.forget(tickets[7]);
-        assert_eq!(desk.ticket().lane(), 7);
-        assert!(desk.ticket().lane() >= LANES);
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@ use crate::{
     name::{Name, NameError},
     ticket::{Mode, TicketIdError},
 };
-use std::{borrow::Cow, error::Error as StdError, time::Duration};
+use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 /// The result of everything in this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -224,6 +224,14 @@ impl StoreError {
         self
     }
 
+    /// The same error for one more caller.
+    pub(crate) fn shared(this: &Arc<Self>) -> Self {
+        let Self { store, trouble, outcome, ref what, ref source } = **this;
+        let below = || Box::new(Below(Arc::clone(this))) as _;
+        let source = source.is_some().then(below);
+        Self { store, trouble, outcome, what: what.clone(), source }
+    }
+
     /// Can the same request succeed when it is sent again?
     #[must_use]
     pub fn is_transient(&self) -> bool {
@@ -238,6 +246,28 @@ impl StoreError {
             }
             _ => self.into(),
         }
+    }
+}
+
+/// The error below one that several callers are told.
+#[derive(Debug)]
+struct Below(Arc<StoreError>);
+
+impl Below {
+    fn error(&self) -> Option<&(dyn StdError + Send + Sync)> {
+        self.0.source.as_deref()
+    }
+}
+
+impl fmt::Display for Below {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error().map_or(Ok(()), |error| fmt::Display::fmt(error, f))
+    }
+}
+
+impl StdError for Below {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.error()?.source()
     }
 }
 

@@ -4,7 +4,7 @@
 //! task already waits in the store while the first one works. It keeps a crowd of tasks from
 //! becoming a crowd of tickets, and it serves them in the order in which they came.
 
-use crate::name::Name;
+use crate::{name::Name, outage::Away};
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -21,6 +21,8 @@ pub(crate) struct Gate {
 struct Door {
     /// The task at the door was told by the store to wait.
     waiting: bool,
+    /// The store did not answer the task at the door.
+    away: Option<Away>,
     behind: VecDeque<oneshot::Sender<Pass>>,
 }
 
@@ -28,6 +30,8 @@ struct Door {
 pub(crate) struct Pass {
     gate: Option<Arc<Gate>>,
     name: Name,
+    /// The store did not answer the task that was at the door before.
+    pub(crate) away: Option<Away>,
 }
 
 impl Gate {
@@ -45,7 +49,7 @@ impl Gate {
                 Entry::Occupied(door) => door.into_mut(),
                 Entry::Vacant(free) => {
                     free.insert(Door::default());
-                    return Pass { gate: Some(Arc::clone(self)), name: name.clone() };
+                    return Pass { gate: Some(Arc::clone(self)), name: name.clone(), away: None };
                 }
             };
             while door.behind.back().is_some_and(oneshot::Sender::is_closed) {
@@ -56,6 +60,11 @@ impl Gate {
             turn
         };
         turn.await.expect("a door keeps those behind it until it is passed on")
+    }
+
+    /// Does the store leave the task at the door without an answer?
+    pub(crate) fn away(&self, name: &Name) -> Option<Away> {
+        self.doors().get(name)?.away.clone()
     }
 
     /// Does anybody in this process wait for the name?
@@ -74,6 +83,14 @@ impl Pass {
             door.waiting = true;
         }
     }
+
+    /// How the store answers, for the tasks behind.
+    pub(crate) fn tell(&self, away: Option<Away>) {
+        let Some(gate) = &self.gate else { return };
+        if let Some(door) = gate.doors().get_mut(&self.name) {
+            door.away = away;
+        }
+    }
 }
 
 impl Drop for Pass {
@@ -83,7 +100,8 @@ impl Drop for Pass {
         let Entry::Occupied(mut door) = doors.entry(self.name.clone()) else { return };
         door.get_mut().waiting = false;
         while let Some(next) = door.get_mut().behind.pop_front() {
-            let pass = Self { gate: Some(Arc::clone(&gate)), name: self.name.clone() };
+            let (name, away) = (self.name.clone(), door.get().away.clone());
+            let pass = Self { gate: Some(Arc::clone(&gate)), name, away };
             match next.send(pass) {
                 Ok(()) => return,
                 // That task has gone. Its pass must not open the door a second time.

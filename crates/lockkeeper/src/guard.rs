@@ -7,11 +7,12 @@ use crate::{
     grip::Grip,
     name::Name,
     observe,
+    seat::Seat,
     sequencer::Sequencer,
     session::Session,
     store::{CELL_MAX, Claim, Edit, Edited, Left, Store as _, Terms},
     ticket::{Mode, NOTE_MAX, TicketId},
-    wait::{Seat, Want},
+    wait::Want,
 };
 use std::{
     collections::HashMap,

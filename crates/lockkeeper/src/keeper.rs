@@ -153,7 +153,8 @@ impl Builder {
         F: Future<Output = Result<AnyStore>>,
     {
         let end = self.clock.now() + self.connect_wait;
-        let (mut until, mut outage) = (Moment::NEVER, Outage::default());
+        let mut outage = Outage::new(&self.clock, self.clock.now(), None);
+        let mut until = Moment::NEVER;
         loop {
             let answer = tokio::select! {
                 biased;
@@ -162,7 +163,7 @@ impl Builder {
             };
             let pause = match answer {
                 Err(Error::Store(e)) if e.is_transient() && !self.connect_wait.is_zero() => {
-                    outage.pause(self.clock.now(), e)
+                    outage.failed(e)
                 }
                 answer => return answer,
             };
@@ -173,7 +174,7 @@ impl Builder {
                 () = self.clock.sleep(pause) => {}
             }
         }
-        Err(outage.ended(self.clock.now()).expect("the first attempt is not cut off"))
+        Err(outage.or(()).expect_err("the first attempt is not cut off"))
     }
 
     /// Uses a store that was made by hand.

@@ -51,6 +51,7 @@ mod options;
 mod outage;
 mod retry;
 mod rwlock;
+mod seat;
 mod semaphore;
 mod sequencer;
 mod session;

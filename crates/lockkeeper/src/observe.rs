@@ -125,7 +125,7 @@ pub(crate) fn release_failed(error: &crate::Error) {
 }
 
 pub(crate) fn leave_failed(error: &StoreError) {
-    tracing::warn!(%error, "a ticket could not be left; it ends with its session");
+    tracing::warn!(%error, "a ticket could not be left; it ends with its session at the latest");
 }
 
 pub(crate) fn close_failed(error: &StoreError) {

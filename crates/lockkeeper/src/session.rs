@@ -14,7 +14,8 @@ use crate::{
     options::{Renew, Times},
     retry::jittered,
     store::{
-        AnyStore, Entered, Leave, Left, Open, Renewal, Stand, Store as _, StoreResult, Terms, Which,
+        AnyStore, Entered, Leave, Left, Open, Renewal, STRAY_MAX, Stand, Store as _, StoreResult,
+        Terms, Which,
     },
     ticket::{Owner, Place, SessionId, TicketId},
 };
@@ -151,12 +152,17 @@ async fn persist(
     store: &AnyStore,
     desk: &Desk,
     leave: Leave,
-    may_pass: fn(&StoreError) -> bool,
+    may_pass: impl Fn(&StoreError) -> bool,
 ) -> Option<StoreResult<Left>> {
-    let (mut pause, mut repeated) = (PAUSE_FIRST, false);
+    let (mut pause, mut repeated, mut told) = (PAUSE_FIRST, false, false);
     while !desk.may_be_gone() {
         match store.leave(leave.clone()).await {
-            Err(e) if may_pass(&e) => repeated |= e.outcome == Outcome::Unknown,
+            Err(e) if may_pass(&e) => {
+                repeated |= e.outcome == Outcome::Unknown;
+                if !e.is_transient() && !std::mem::replace(&mut told, true) {
+                    observe::leave_failed(&e);
+                }
+            }
             // An earlier copy of this very request has done it.
             Ok(Left::Gone) if repeated => return Some(Ok(Left::Released)),
             answer => return Some(answer),
@@ -165,12 +171,6 @@ async fn persist(
         pause = (pause * 2).min(PAUSE_MOST);
     }
     None
-}
-
-/// A store that is full or refuses us may be mended while the session lives; nobody but the session's
-/// task would end the ticket then.
-fn may_be_mended(e: &StoreError) -> bool {
-    e.is_transient() || matches!(e.trouble, Trouble::Full | Trouble::Denied)
 }
 
 /// The session's task.
@@ -190,13 +190,9 @@ struct Tender {
 impl Tender {
     async fn tend(self, to_do: ToDo, asked: mpsc::UnboundedReceiver<Asker>) {
         tokio::select! {
-            why = self.renewing(asked) => {
-                // Nothing more is sent for a lost session: it only expires.
-                self.desk.lose(why);
-                return observe::session_lost(why, self.desk.holds());
-            }
-            // Somebody else was told by the store that the session is over.
-            why = self.desk.lost() => return observe::session_lost(why, self.desk.holds()),
+            why = self.renewing(asked) => return self.lost(why).await,
+            // Another request was told by the store that the session is over.
+            why = self.desk.lost() => return self.lost(why).await,
             () = self.chores(to_do) => {}
             never = self.hints() => match never {},
             never = self.rechecks() => match never {},
@@ -209,6 +205,27 @@ impl Tender {
         }
         if let Err(e) = self.store.close(self.id).await {
             observe::close_failed(&e);
+        }
+    }
+
+    /// The session is lost. Nothing more is sent for it, so that the store keeps its locks closed for the
+    /// lock-delay: the program may still be at work under one of them.
+    ///
+    /// A session that never handed out a lock protected no work. It is closed, or its own process would wait
+    /// behind its tickets until they expire. The store may be away: the close is repeated for as long as a
+    /// late copy of a renewal may prolong the session.
+    async fn lost(self, why: Loss) {
+        self.desk.lose(why);
+        observe::session_lost(why, self.desk.holds());
+        let (mut pause, until) = (PAUSE_FIRST, self.desk.clock.now() + STRAY_MAX);
+        while self.desk.is_unused() && self.desk.clock.now() < until {
+            match self.store.close(self.id).await {
+                Err(e) if e.is_transient() => {}
+                Err(e) => return observe::close_failed(&e),
+                Ok(()) => return,
+            }
+            self.desk.clock.sleep(jittered(pause, 2)).await;
+            pause = (pause * 2).min(PAUSE_MOST);
         }
     }
 
@@ -235,29 +252,28 @@ impl Tender {
                 continue;
             }
             let expected = self.desk.digest();
-            let answer = self.attempt(deadline.saturating_since(sent)).await;
-            // Lost is final, also when the answer was only late: others have been told.
-            if clock.now() >= deadline {
-                return Loss::Expired;
-            }
-            next = match &answer {
+            let answer = match self.attempt(deadline.saturating_since(sent)).await {
                 Ok(Renewal::Renewed { version, tickets }) => {
-                    // Tickets may have come and gone meanwhile, before or after the store looked. If it
-                    // looked in between, all are polled in vain.
-                    let agree = tickets.is_none_or(|t| t == expected || t == self.desk.digest());
-                    self.desk.renewed(sent + self.terms.belief(), *version, agree);
+                    let later = sent + self.terms.belief();
+                    // Lost is final, also when the answer was only late: others have been told.
+                    if !self.desk.renewed(later, version, tickets, expected) {
+                        return Loss::Expired;
+                    }
                     observe::renewed();
-                    sent + interval
+                    next = sent + interval;
+                    Ok(())
                 }
                 Ok(Renewal::Lost) => return Loss::SessionGone,
                 Err(e) => {
-                    self.desk.jeopardy();
-                    observe::renewal_failed(e);
-                    clock.now() + jittered(self.renew.retry_pause(self.terms.ttl), 2)
+                    observe::renewal_failed(&e);
+                    let e = Arc::new(e);
+                    self.desk.jeopardy(&e);
+                    next = clock.now() + jittered(self.renew.retry_pause(self.terms.ttl), 2);
+                    Err(StoreError::shared(&e))
                 }
             };
             if let Some(asker) = asker {
-                let _ = asker.send(answer.map(drop));
+                let _ = asker.send(answer);
             }
         }
     }
@@ -290,6 +306,7 @@ impl Tender {
                 Some(_) = work.join_next() => {}
             }
         }
+        self.desk.closes();
         while work.join_next().await.is_some() {}
     }
 
@@ -307,9 +324,19 @@ impl Tender {
                     let _ = request.await;
                 }
                 let ticket = leave.place.ticket;
-                let left = persist(&promise.store, &promise.desk, leave, may_be_mended).await;
-                if let Some(Err(e)) = left {
-                    observe::leave_failed(&e);
+                // Nothing but this task would end the ticket while the session lives, so it tries again
+                // whatever the trouble is: rights may be given back, space be made, a fault be mended. Once
+                // the session is being closed, the close ends the ticket.
+                let may_pass = |e: &StoreError| {
+                    let over = e.trouble == Trouble::SessionOver;
+                    e.is_transient() || !(over || promise.desk.is_closing())
+                };
+                match persist(&promise.store, &promise.desk, leave, may_pass).await {
+                    Some(Err(e)) if e.trouble == Trouble::SessionOver => {
+                        promise.desk.lose(Loss::SessionGone);
+                    }
+                    Some(Err(e)) => observe::leave_failed(&e),
+                    _ => {}
                 }
                 promise.desk.forget(ticket);
             };
@@ -390,8 +417,10 @@ impl Tender {
             Err(e) => {
                 self.desk.unanswered(due);
                 self.heed(&e);
+                self.desk.unreached(&Arc::new(e));
             }
             Ok(stands) => {
+                self.desk.reached();
                 for (_, ticket, stand) in &stands {
                     self.desk.polled(*ticket, stand);
                 }

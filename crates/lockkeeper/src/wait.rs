@@ -1,14 +1,12 @@
 //! The one waiting loop, for every primitive and every store.
 //!
-//! A ticket is guarded before it is asked for: from the first request on, a [`Seat`] stands for it,
-//! and dropping the seat, at whatever await, leads to a leave.
+//! From the first request on a [`Seat`] stands for the ticket, so that this loop may be dropped at any await.
 
 use crate::{
     clock::Moment,
-    desk::Tell,
-    error::{Error, Loss, Outcome, Result, Trouble},
+    desk::News,
+    error::{Error, Loss, Result, Trouble},
     gate::Pass,
-    grip::Grip,
     guard::{Guard, Hold},
     keeper::Inner,
     name::Name,
@@ -16,20 +14,19 @@ use crate::{
     options::Times,
     outage::Outage,
     retry::{Retry, jittered},
-    session::{Session, Unanswered},
-    store::{Enter, Entered, Leave, Manner, StoreResult, Wait},
-    ticket::{Mode, TicketId},
+    seat::Seat,
+    session::Session,
+    store::{Entered, Manner, Store as _, Wait},
+    ticket::Mode,
 };
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
-use tokio::sync::Notify;
+use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
+use tokio::sync::{Notify, watch};
 
 /// The first pause after a session was lost while waiting; it doubles up to a second.
 const DRIFT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Told how a ticket stands: the user's code.
+pub(crate) type Tell = Arc<dyn Fn(&Wait) + Send + Sync>;
 
 /// How long somebody is ready to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +55,40 @@ pub(crate) struct Want {
     pub(crate) owner: Option<Arc<str>>,
     pub(crate) note: Vec<u8>,
     pub(crate) tell: Option<Tell>,
+    /// When the caller asked for it.
+    pub(crate) began: Moment,
+}
+
+impl Want {
+    /// Calls the user's code. Only ever from the waiter's own task: there it can hold up or hurt that
+    /// waiter and nothing else.
+    fn tell(&self, wait: &Wait) {
+        self.tell.as_ref().inspect(|tell| tell(wait));
+    }
+
+    /// How the session's task reaches the user's code: by leaving the latest news for the waiter's task.
+    fn ear(&self) -> (Option<News>, Ear) {
+        if self.tell.is_none() {
+            return (None, Ear(None));
+        }
+        let (news, ear) = watch::channel(None);
+        (Some(news), Ear(Some(ear)))
+    }
+}
+
+/// Where a waiter hears how it stands.
+struct Ear(Option<watch::Receiver<Option<Wait>>>);
+
+impl Ear {
+    /// Tells the user's code whatever comes, for as long as the ticket waits.
+    async fn hear(&mut self, want: &Want) -> Infallible {
+        let Some(ear) = &mut self.0 else { return pending().await };
+        while ear.changed().await.is_ok() {
+            let news = ear.borrow_and_update().clone();
+            news.inspect(|wait| want.tell(wait));
+        }
+        pending().await
+    }
 }
 
 /// How a stay in the line ended.
@@ -74,9 +105,8 @@ pub(crate) async fn acquire(keeper: &Arc<Inner>, want: &Want) -> Result<Option<G
     // A store that answers without ever pending would starve the renewal on this thread.
     tokio::task::coop::consume_budget().await;
     let clock = &keeper.clock;
-    let began = clock.now();
     let until = match want.patience {
-        Patience::For(wait) => began + wait,
+        Patience::For(wait) => want.began + wait,
         Patience::Try | Patience::Forever => Moment::NEVER,
     };
     if let Some(guard) = keeper.owned.again(want)? {
@@ -89,16 +119,20 @@ pub(crate) async fn acquire(keeper: &Arc<Inner>, want: &Want) -> Result<Option<G
             let pass = tokio::select! {
                 biased;
                 pass = keeper.gate.pass(&want.name) => pass,
-                () = clock.sleep_until(until) => return Ok(None),
+                () = clock.sleep_until(until) => return behind_the_gate(keeper, want),
             };
             Some(pass)
         }
     };
+    let mut outage = Outage::new(clock, want.began, pass.as_ref());
+    if outage.is_on() && clock.now() >= until {
+        return outage.or(None);
+    }
     // While we stood at the gate, another task of the same owner may have come to hold the lock.
     if let Some(guard) = keeper.owned.again(want)? {
         return Ok(Some(guard));
     }
-    let (mut outage, mut drift) = (Outage::default(), Duration::ZERO);
+    let mut drift = Duration::ZERO;
     loop {
         // Most find one; opening one is rare and takes more room than all the rest.
         let living = if want.leased { None } else { keeper.living(want.times) };
@@ -106,15 +140,15 @@ pub(crate) async fn acquire(keeper: &Arc<Inner>, want: &Want) -> Result<Option<G
             Some(session) => session,
             None => match Box::pin(session(keeper, want, until, &mut outage)).await? {
                 Some(session) => session,
-                None => return outage.or(None, clock.now()),
+                None => return outage.or(None),
             },
         };
-        outage = Outage::default();
-        match stand(keeper, &session, want, until, pass.as_ref()).await? {
+        match stand(&session, want, until, pass.as_ref(), &mut outage).await? {
             Turn::GaveUp => return Ok(None),
             Turn::Granted(hold) => {
                 if want.leased {
-                    Box::pin(settle_lease(&hold, clock.now().saturating_since(began))).await?;
+                    let waited = clock.now().saturating_since(want.began);
+                    Box::pin(settle_lease(&hold, waited)).await?;
                 }
                 return Ok(Some(keeper.owned.first(want, hold)));
             }
@@ -127,8 +161,18 @@ pub(crate) async fn acquire(keeper: &Arc<Inner>, want: &Want) -> Result<Option<G
         drift = (drift * 2).clamp(DRIFT_PAUSE, Duration::from_secs(1));
         tokio::select! {
             () = clock.sleep(jittered(drift, 2)) => {}
-            () = clock.sleep_until(until) => return Ok(None),
+            () = clock.sleep_until(until) => return outage.or(None),
         }
+    }
+}
+
+/// The patience ended at the gate. The task that waits in the store for all of us, or the session, knows
+/// whether the store is away.
+fn behind_the_gate(keeper: &Inner, want: &Want) -> Result<Option<Guard>> {
+    let by_session = || keeper.living(want.times)?.desk.away();
+    match keeper.gate.away(&want.name).or_else(by_session) {
+        Some(away) => Err(away.error(want.began, keeper.clock.now())),
+        None => Ok(None),
     }
 }
 
@@ -152,20 +196,22 @@ async fn session(
     keeper: &Inner,
     want: &Want,
     until: Moment,
-    outage: &mut Outage,
+    outage: &mut Outage<'_>,
 ) -> Result<Option<Arc<Session>>> {
     loop {
-        let opened = tokio::select! {
-            biased;
-            opened = keeper.session(want.times, want.leased) => opened,
-            () = keeper.clock.sleep_until(until) => return Ok(None),
+        let opening = keeper.session(want.times, want.leased);
+        let Some(opened) = outage.answer(until, keeper.store.kind(), opening).await else {
+            return Ok(None);
         };
-        let e = match opened {
-            Ok(session) => return Ok(Some(session)),
-            Err(Error::Store(e)) if e.is_transient() && want.patience != Patience::Try => e,
-            Err(e) => return Err(e),
+        let pause = match opened {
+            Err(Error::Store(e)) if e.is_transient() && want.patience != Patience::Try => {
+                outage.failed(e)
+            }
+            opened => {
+                outage.answered();
+                return opened.map(Some);
+            }
         };
-        let pause = outage.pause(keeper.clock.now(), e);
         tokio::select! {
             () = keeper.clock.sleep(pause) => {}
             () = keeper.clock.sleep_until(until) => return Ok(None),
@@ -175,34 +221,36 @@ async fn session(
 
 /// Enters the line and waits there for the turn.
 async fn stand(
-    keeper: &Inner,
     session: &Arc<Session>,
     want: &Want,
     until: Moment,
     pass: Option<&Pass>,
+    outage: &mut Outage<'_>,
 ) -> Result<Turn> {
-    let (desk, clock) = (&session.desk, &keeper.clock);
+    let (desk, clock) = (&session.desk, &session.desk.clock);
     let began = clock.now();
     let mut seat = Seat::take(session, want);
     // Before the first enter, so that no hint falls between the two.
     let contends = want.manner == Manner::Contend && want.patience != Patience::Try;
     let contender = contends.then(|| Contender::on(session, &want.name));
-    let (mut outage, mut attempts) = (Outage::default(), Attempts::new());
+    let mut attempts = Attempts::new();
     let fence = loop {
-        let turn = desk.listen(seat.ticket, &want.name, want.tell.clone());
+        let (news, mut ear) = want.ear();
+        let turn = desk.listen(seat.ticket, &want.name, news);
         let answer = tokio::select! {
             biased;
-            answer = seat.ask(want) => answer,
+            answer = outage.answer(until, session.store.kind(), seat.ask(want)) => answer,
             why = desk.lost() => return Ok(Turn::Adrift(why)),
-            () = clock.sleep_until(until) => return Ok(Turn::GaveUp),
         };
+        let Some(answer) = answer else { return outage.or(Turn::GaveUp) };
+        outage.heard(&answer);
         let pause = match answer {
             Ok(Entered::Granted { fence }) => break fence,
             Ok(Entered::Queued(wait)) => {
-                outage = Outage::default();
                 observe::queued(&want.name, seat.ticket, wait.ahead);
                 pass.inspect(|pass| pass.waiting());
                 desk.queued(seat.ticket, &wait);
+                want.tell(&wait);
                 tokio::select! {
                     biased;
                     granted = turn => match granted {
@@ -214,17 +262,17 @@ async fn stand(
                         }
                     },
                     why = desk.lost() => return Ok(Turn::Adrift(why)),
-                    () = clock.sleep_until(until) => return Ok(Turn::GaveUp),
+                    () = clock.sleep_until(until) => return gave_up(session, want, outage),
+                    never = ear.hear(want) => match never {},
                 }
                 continue;
             }
             Ok(Entered::Busy(wait)) => {
-                outage = Outage::default();
                 let Some(pause) = attempts.pause(want, &wait, clock.now()) else {
                     return Ok(Turn::GaveUp);
                 };
                 pass.inspect(|pass| pass.waiting());
-                want.tell.as_ref().inspect(|tell| tell(&wait));
+                want.tell(&wait);
                 pause
             }
             Err(e) if e.trouble == Trouble::SessionOver => {
@@ -233,12 +281,10 @@ async fn stand(
             }
             // The store has told it that the lock is taken, and fears a late copy of that request.
             Err(e) if e.trouble == Trouble::TicketClosed && want.patience != Patience::Try => {
-                (seat, outage) = (Seat::take(session, want), Outage::default());
+                seat = Seat::take(session, want);
                 Duration::ZERO
             }
-            Err(e) if e.is_transient() && want.patience != Patience::Try => {
-                outage.pause(clock.now(), e)
-            }
+            Err(e) if e.is_transient() && want.patience != Patience::Try => outage.failed(e),
             Err(e) => return Err(e.about(&want.name, want.mode)),
         };
         // A pause may be none at all.
@@ -248,19 +294,29 @@ async fn stand(
             () = Contender::rung(contender.as_ref()) => {}
             () = clock.sleep(pause) => {}
             why = desk.lost() => return Ok(Turn::Adrift(why)),
-            () = clock.sleep_until(until) => return outage.or(Turn::GaveUp, clock.now()),
+            () = clock.sleep_until(until) => return gave_up(session, want, outage),
         }
     };
-    Ok(granted(seat, want, fence, clock.now().saturating_since(began)).await)
+    granted(seat, want, fence, clock.now().saturating_since(began)).await
+}
+
+/// The patience has ended: for want of the lock, or because the store does not answer? The session's task
+/// may know that too, from a renewal or a poll that failed.
+fn gave_up(session: &Session, want: &Want, outage: &Outage<'_>) -> Result<Turn> {
+    match session.desk.away() {
+        Some(away) if !outage.is_on() => Err(away.error(want.began, session.desk.clock.now())),
+        _ => outage.or(Turn::GaveUp),
+    }
 }
 
 /// A grant counts only before the session's deadline.
-async fn granted(seat: Seat, want: &Want, fence: u64, waited: Duration) -> Turn {
-    if seat.session.is_lost() {
-        return Turn::Adrift(seat.session.desk.lost().await);
-    }
-    observe::granted(&want.name, seat.ticket, fence, waited);
-    Turn::Granted(seat.granted(want, fence))
+async fn granted(seat: Seat, want: &Want, fence: u64, waited: Duration) -> Result<Turn> {
+    let (session, name, ticket) = (Arc::clone(&seat.session), seat.name.clone(), seat.ticket);
+    let Some(hold) = seat.granted(want, fence) else {
+        return Ok(Turn::Adrift(session.desk.lost().await));
+    };
+    observe::granted(&name, ticket, fence, waited);
+    Ok(Turn::Granted(hold))
 }
 
 /// How often a contender has found the lock taken. A hint makes it look between two attempts and
@@ -320,121 +376,5 @@ impl<'a> Contender<'a> {
 impl Drop for Contender<'_> {
     fn drop(&mut self) {
         self.session.desk.stop_contending(self.name);
-    }
-}
-
-/// A ticket that may stand in the store's line. Dropping it hands it to the session's task.
-pub(crate) struct Seat {
-    pub(crate) session: Arc<Session>,
-    pub(crate) name: Name,
-    pub(crate) ticket: TicketId,
-    pub(crate) mode: Mode,
-    presence: Presence,
-    /// A request of it may still be under way.
-    stray: bool,
-}
-
-/// Is a ticket in the store's line, as far as we know?
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Presence {
-    /// Surely not.
-    Absent,
-    /// It is, or may be.
-    Possible,
-    /// It is for the session's task to end it.
-    HandedOver,
-}
-
-impl Seat {
-    fn take(session: &Arc<Session>, want: &Want) -> Self {
-        Self {
-            session: Arc::clone(session),
-            name: want.name.clone(),
-            ticket: session.desk.ticket(),
-            mode: want.mode,
-            presence: Presence::Absent,
-            stray: false,
-        }
-    }
-
-    fn ask(&mut self, want: &Want) -> Ask<'_> {
-        let place = self.session.place(&self.name, self.ticket);
-        let (mode, manner) = (want.mode, want.manner);
-        let request = Enter { place, mode, manner, note: want.note.clone() };
-        let call = self.session.store.enter(request);
-        Ask { seat: self, call: Some(call) }
-    }
-
-    fn granted(self, want: &Want, fence: u64) -> Hold {
-        let now = self.session.desk.clock.now();
-        let grip = Grip::new(self.name.clone(), fence, want.max_hold.map(|d| now + d));
-        self.session.desk.hold(self.ticket, Arc::clone(&grip));
-        Hold::new(self, grip, now, want)
-    }
-
-    pub(crate) fn leave_request(&self, keep: Option<Duration>) -> Leave {
-        let place = self.session.place(&self.name, self.ticket);
-        Leave { place, keep, stray: self.stray }
-    }
-
-    /// The ticket is in no line any more: nothing is left to do.
-    pub(crate) fn left(&mut self) {
-        self.presence = Presence::Absent;
-    }
-
-    /// Hands the ticket to the session's task, to leave or to keep for a while.
-    pub(crate) fn hand_over(&mut self, keep: Option<Duration>) {
-        if self.presence == Presence::Possible {
-            self.presence = Presence::HandedOver;
-            self.session.hand_over(None, self.leave_request(keep));
-        }
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        match self.presence {
-            Presence::Absent => self.session.desk.forget(self.ticket),
-            Presence::Possible => self.hand_over(None),
-            Presence::HandedOver => {}
-        }
-    }
-}
-
-/// An enter under way. Dropped half-way, the request itself is handed over, so that the leave
-/// cannot overtake it.
-struct Ask<'a> {
-    seat: &'a mut Seat,
-    call: Option<Unanswered>,
-}
-
-impl Future for Ask<'_> {
-    type Output = StoreResult<Entered>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let call = self.call.as_mut().expect("an enter is not polled after its answer");
-        let answer = ready!(call.as_mut().poll(cx));
-        self.call = None;
-        let seat = &mut *self.seat;
-        match &answer {
-            Ok(Entered::Granted { .. } | Entered::Queued(_)) => seat.presence = Presence::Possible,
-            Err(e) if e.outcome == Outcome::Unknown => {
-                (seat.presence, seat.stray) = (Presence::Possible, true);
-            }
-            // If an earlier request got no answer, its copy may still come.
-            Ok(Entered::Busy(_)) | Err(_) => {}
-        }
-        Poll::Ready(answer)
-    }
-}
-
-impl Drop for Ask<'_> {
-    fn drop(&mut self) {
-        if let Some(call) = self.call.take() {
-            self.seat.presence = Presence::HandedOver;
-            self.seat.stray = true;
-            let leave = self.seat.leave_request(None);
-            self.seat.session.hand_over(Some(call), leave);
-        }
     }
 }

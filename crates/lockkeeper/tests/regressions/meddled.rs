@@ -21,7 +21,7 @@ const KIND: &str = "meddled";
 #[derive(Default)]
 pub(crate) struct Door {
     calls: AtomicUsize,
-    fails: AtomicBool,
+    trouble: Mutex<Option<Trouble>>,
     shut: AtomicBool,
     held_up: AtomicUsize,
     opened: Notify,
@@ -40,7 +40,12 @@ impl Door {
 
     /// Whoever comes now fails, and nothing is carried out.
     pub(crate) fn fail(&self, fails: bool) {
-        self.fails.store(fails, SeqCst);
+        self.fail_with(fails.then_some(Trouble::Unavailable));
+    }
+
+    /// The same, with this trouble.
+    pub(crate) fn fail_with(&self, trouble: Option<Trouble>) {
+        *self.trouble.lock().unwrap() = trouble;
     }
 
     /// Whoever comes now is held up.
@@ -60,7 +65,8 @@ impl Door {
 
     fn knock(&self) -> StoreResult<()> {
         self.calls.fetch_add(1, SeqCst);
-        if self.fails.load(SeqCst) { Err(away()) } else { Ok(()) }
+        let trouble = *self.trouble.lock().unwrap();
+        trouble.map_or(Ok(()), |trouble| Err(StoreError::not_applied(KIND, trouble, "away")))
     }
 
     async fn pass(&self) {

@@ -1,11 +1,11 @@
 //! Sessions: their options, their number and their end.
 
 use crate::{
-    meddled::Rig,
-    support::{HOUR, MINUTE, in_background, is_free, limited, run, turns, until},
+    meddled::{Meddled, Post, Rig},
+    support::{HOUR, MINUTE, in_background, is_free, keeper, limited, run, turns, until, waiters},
 };
 use lockkeeper::{
-    Error, Keeper, Renew,
+    Error, Keeper, Loss, Renew, Trouble,
     clock::Clock,
     store::{AnyStore, memory::Memory},
 };
@@ -109,5 +109,104 @@ fn close_returns_although_the_store_is_away() {
         turns().await;
         assert!(closing.is_finished(), "after a minute it still waits");
         assert!(rig.with.leave.calls() > 1);
+    });
+}
+
+/// A leave that failed for another reason than an unreachable store, a full one or missing rights was given
+/// up, and the line stayed closed for as long as the session lived.
+#[test]
+fn a_leave_is_repeated_whatever_its_trouble_while_the_session_lives() {
+    let troubles = [Trouble::Misconfigured, Trouble::Corrupt, Trouble::Full, Trouble::Denied];
+    for trouble in troubles.into_iter().chain([Trouble::Unavailable, Trouble::Other]) {
+        run(async move || {
+            let rig = Rig::new();
+            let keeper = rig.meddled_keeper();
+            let guard = keeper.lock("x").await.unwrap();
+            rig.with.leave.fail_with(Some(trouble));
+            drop(guard);
+            until("the leave has failed", async || rig.with.leave.calls() > 0).await;
+            turns().await;
+            rig.with.leave.fail(false);
+            until("the ticket is left", async || is_free(&rig.keeper(), "x").await).await;
+            assert_eq!(rig.with.close.calls(), 0, "its session lives");
+        });
+    }
+}
+
+/// A leave that is refused for ever must not keep the session alive after its keeper is closed.
+#[test]
+fn closing_ends_what_cannot_be_left() {
+    run(async || {
+        let rig = Rig::new();
+        let keeper = rig.meddled_keeper();
+        let guard = keeper.lock("x").await.unwrap();
+        rig.with.leave.fail_with(Some(Trouble::Other));
+        drop(guard);
+        until("the leave has failed", async || rig.with.leave.calls() > 0).await;
+        keeper.close().await;
+        assert!(is_free(&rig.keeper(), "x").await);
+    });
+}
+
+/// A waiter whose session was lost stood behind that session's ticket, which the store had granted to it
+/// unheard, for TTL and lock-delay. No lock of that session was ever handed out.
+#[test]
+fn a_waiter_does_not_wait_behind_its_own_lost_session_in_memory() {
+    run(async || {
+        let clock = Clock::movable();
+        let store = AnyStore::new(Memory::with_clock(clock.clone()));
+        no_ghost_in_front(&store, &clock).await;
+    });
+}
+
+/// The same in a file.
+#[cfg(feature = "sqlite")]
+#[test]
+fn a_waiter_does_not_wait_behind_its_own_lost_session_in_a_file() {
+    run(async || {
+        let (clock, folder) = (Clock::movable(), crate::files::Folder::new());
+        no_ghost_in_front(&folder.open_with(&clock), &clock).await;
+    });
+}
+
+async fn no_ghost_in_front(store: &AnyStore, clock: &Clock) {
+    let (meddled, with) = Meddled::over(store.clone());
+    let first = keeper(store, clock, HOUR);
+    let builder = Keeper::builder().ttl(MINUTE).lock_delay(HOUR).clock(clock.clone());
+    let second = builder.over(meddled).unwrap();
+    let held = first.lock("x").await.unwrap();
+    let waiter = in_background(second.lock("x"));
+    until("the second waits", async || waiters(&first, "x").await == 1).await;
+    with.sink().await;
+    with.post(Post::Withheld);
+    with.poll.fail(true);
+    held.release().await.unwrap();
+    with.renew.fail(true);
+    with.close.fail(true); // the store is away: the first attempts to close fail
+    clock.advance(2 * MINUTE);
+    until("it tries to close its lost session", async || with.close.calls() > 0).await;
+    until("it waits behind its ghost", async || waiters(&first, "x").await == 1).await;
+    [&with.renew, &with.poll, &with.close].iter().for_each(|door| door.fail(false));
+    with.post(Post::Delivered);
+    assert!(waiter.await.unwrap().unwrap().is_held());
+}
+
+/// The lock-delay is for work that may go on under a lost lock: a session that handed one out is never
+/// closed after its loss.
+#[test]
+fn a_lost_session_that_handed_out_a_lock_keeps_its_lock_delay() {
+    run(async || {
+        let rig = Rig::new();
+        let builder = Keeper::builder().ttl(MINUTE).lock_delay(HOUR).clock(rig.clock.clone());
+        let keeper = builder.over(rig.meddled.clone()).unwrap();
+        let guard = keeper.lock("x").await.unwrap();
+        let _released = keeper.lock("y").await.unwrap().release().await;
+        rig.clock.advance(2 * MINUTE);
+        assert_eq!(guard.lost().await, Loss::Expired);
+        turns().await;
+        drop((guard, keeper));
+        turns().await;
+        assert_eq!(rig.with.close.calls(), 0);
+        assert!(!is_free(&rig.keeper(), "x").await);
     });
 }

@@ -2,13 +2,15 @@
 
 use crate::{
     meddled::{Post, Rig},
-    support::{HOUR, in_background, is_free, run, turns, until, waiters, without_pause},
+    support::{
+        HOUR, in_background, is_free, run, run_on_threads, turns, until, waiters, without_pause,
+    },
 };
 use lockkeeper::{Error, Keeper, Loss, Name, Retry, store::memory::Memory};
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -103,6 +105,154 @@ fn a_wait_without_a_limit_outlasts_every_outage() {
         for waiter in waiters {
             assert!(waiter.await.unwrap().unwrap().is_held());
         }
+    });
+}
+
+/// Those behind the gate heard "not acquired" when their time ended while the store was away, and without
+/// a limit each of them bore an outage of its own, one after another.
+#[test]
+fn all_waiters_of_a_name_hear_of_an_outage_in_their_own_time() {
+    for silent in [false, true] {
+        for warm in [false, true] {
+            run(async move || {
+                let rig = Rig::new();
+                let keeper = rig.meddled_keeper();
+                if warm {
+                    keeper.lock("warm").await.unwrap().release().await.unwrap();
+                }
+                if silent {
+                    rig.with.open.shut();
+                    rig.with.enter.shut();
+                } else {
+                    rig.with.go_away();
+                }
+                let waits = [20, 20, 40].map(Duration::from_secs);
+                let waiters = waits.map(|wait| in_background(keeper.lock("x").wait(wait)));
+                turns().await;
+                for second in 1..=41 {
+                    rig.clock.advance(Duration::from_secs(1));
+                    turns().await;
+                    let done = waiters.iter().filter(|waiter| waiter.is_finished()).count();
+                    let due = waits.iter().filter(|wait| wait.as_secs() < second).count();
+                    assert!(done >= due, "{done} of {due} have heard after {second} s");
+                }
+                for waiter in waiters {
+                    let e = waiter.await.unwrap().unwrap_err();
+                    assert!(matches!(e, Error::Unavailable { .. }), "{e}");
+                }
+            });
+        }
+    }
+}
+
+/// A waiter in line whose store went away was told that the lock was taken, and so were those behind it.
+#[test]
+fn a_wait_in_line_that_ends_in_an_outage_says_so() {
+    run(async || {
+        let rig = Rig::new();
+        let (first, second) = (rig.keeper(), rig.meddled_keeper());
+        let _held = first.lock("x").await.unwrap();
+        let wait = HOUR / 2;
+        let both = [1, 2].map(|_| in_background(second.lock("x").wait(wait)));
+        until("one waits in line", async || waiters(&first, "x").await == 1).await;
+        rig.with.go_away();
+        rig.with.poll.fail(true);
+        rig.clock.advance(HOUR / 2 - Duration::from_secs(60)); // a renewal is due, and fails
+        turns().await;
+        assert!(both.iter().all(|waiter| !waiter.is_finished()));
+        rig.clock.advance(Duration::from_secs(61));
+        for waiter in both {
+            let e = waiter.await.unwrap().unwrap_err();
+            assert!(matches!(e, Error::Unavailable { .. }), "{e}");
+        }
+    });
+}
+
+/// No time at all ended before the answer to the first request could come.
+#[test]
+fn a_wait_of_no_time_is_one_attempt() {
+    run(async || {
+        let rig = Rig::new();
+        let (first, second) = (rig.keeper(), rig.meddled_keeper());
+        rig.with.enter.shut();
+        let attempt = in_background(second.lock("x").wait(Duration::ZERO));
+        until("its request is under way", async || rig.with.enter.held_up() == 1).await;
+        turns().await;
+        rig.with.enter.open();
+        let guard = attempt.await.unwrap().unwrap();
+        let late = first.lock("x").wait(Duration::ZERO).await.unwrap_err();
+        assert!(late.is_not_acquired(), "{late}");
+        guard.release().await.unwrap();
+    });
+}
+
+/// A wait that was shorter than a round trip never got a lock that was free.
+#[test]
+fn a_wait_shorter_than_a_round_trip_gets_a_free_lock() {
+    run(async || {
+        let rig = Rig::new();
+        let keeper = rig.meddled_keeper();
+        rig.with.enter.shut();
+        let attempt = in_background(keeper.lock("x").wait(Duration::from_millis(1)));
+        until("its request is under way", async || rig.with.enter.held_up() == 1).await;
+        rig.clock.advance(Duration::from_millis(5));
+        turns().await;
+        rig.with.enter.open();
+        assert!(attempt.await.unwrap().unwrap().is_held());
+    });
+}
+
+/// The user's callback ran in the task that renews the session: a panic in it lost every lock of the
+/// session.
+#[test]
+fn a_panic_in_a_waiters_callback_hits_that_waiter_alone() {
+    run(async || {
+        let rig = Rig::new();
+        rig.with.post(Post::Vague);
+        let (first, second) = (rig.keeper(), rig.meddled_keeper());
+        let _held = first.lock("x").await.unwrap();
+        let other = second.lock("other").await.unwrap();
+        let told = Mutex::new(0);
+        let tell = move |_: &_| {
+            let mut told = told.lock().unwrap();
+            *told += 1;
+            assert!(*told < 2, "the user's own fault");
+        };
+        let waiter = in_background(second.lock("x").on_wait(tell));
+        assert!(waiter.await.unwrap_err().is_panic());
+        turns().await;
+        assert!(other.is_held(), "{other:?}");
+        until("its ticket is left", async || waiters(&first, "x").await == 0).await;
+    });
+}
+
+/// For the same reason a callback that took its time held up the renewals.
+#[test]
+fn a_waiters_callback_that_blocks_holds_up_no_renewal() {
+    run_on_threads(async || {
+        let rig = Rig::new();
+        let (first, second) = (rig.keeper(), rig.meddled_keeper());
+        let _held = first.lock("x").await.unwrap();
+        let other = second.lock("other").await.unwrap();
+        let (go_on, blocked) = std::sync::mpsc::channel::<()>();
+        let (calls, blocked) = (Arc::new(AtomicUsize::new(0)), Mutex::new(blocked));
+        let count = Arc::clone(&calls);
+        let tell = move |_: &_| {
+            if count.fetch_add(1, SeqCst) == 1 {
+                let _ = blocked.lock().unwrap().recv();
+            }
+        };
+        let waiter = in_background(second.lock("x").on_wait(tell));
+        until("the second waits", async || waiters(&first, "x").await == 1).await;
+        let sink = rig.with.sink().await;
+        until("it blocks", async || {
+            sink.look(None);
+            calls.load(SeqCst) > 1
+        })
+        .await;
+        other.extend(Duration::ZERO).await.unwrap();
+        drop(go_on);
+        waiter.abort();
     });
 }
 

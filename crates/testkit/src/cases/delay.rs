@@ -20,6 +20,7 @@ pub(crate) fn cases() -> Vec<Case> {
         [] an_abnormal_end_keeps_it_closed, a_clean_release_frees_at_once, a_clean_close_frees_at_once,
             the_holder_gives_up_at_the_ttl, an_expired_session_cannot_renew_during_the_delay,
             a_check_agrees_with_the_line;
+        [SessionsShared] closing_a_dead_session_frees_its_locks;
         [Fair] the_next_in_line_waits_it_out;
         [Fair, SessionsShared] a_dead_sessions_waiting_ticket_can_be_withdrawn;
         [Fair, WaitersEndAtTtl] a_dead_waiter_is_passed_over_without_the_delay;
@@ -78,6 +79,24 @@ async fn a_clean_close_frees_at_once(w: World) -> Verdict {
     let _guard = one.lock("a").lock_delay(crate::LONG).try_now().await?.expect("free");
     one.close().await;
     two.lock("a").try_now().await?.expect("free at once").release().await?;
+    Ok(())
+}
+
+/// A client whose session was lost before it handed out a lock closes it, or the client would wait behind
+/// its own ticket.
+async fn closing_a_dead_session_frees_its_locks(w: World) -> Verdict {
+    let store = w.store().await;
+    let silent = Hand::open_for(&store, w.short(), crate::LONG).await;
+    silent.take("a").await;
+    tokio::time::sleep(silent.terms.ttl + Duration::from_millis(50)).await;
+    assert_eq!(silent.renew().await, Renewal::Lost);
+    let next = Hand::open(&store).await;
+    assert!(matches!(next.contend("a").await.1, Entered::Busy(_)), "closed for the delay");
+    silent.close().await;
+    eventually("free without the delay", async || {
+        matches!(next.contend("a").await.1, Entered::Granted { .. })
+    })
+    .await;
     Ok(())
 }
 
