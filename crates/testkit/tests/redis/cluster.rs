@@ -2,10 +2,10 @@
 
 use crate::{
     crowd::Crowd,
-    support::{Witness, keeper, keeper_for, start, waiter},
+    support::{Witness, compared, keeper, keeper_for, start, tapped, waiter},
 };
 use anyhow::ensure;
-use lockkeeper::{Guard, Keeper, Loss, Renew};
+use lockkeeper::{Guard, Keeper, Loss};
 use servers::{Process, Recipe, Running};
 use std::{net::TcpStream, time::Duration};
 use testkit::{
@@ -130,9 +130,7 @@ async fn a_crowd_is_served_on_when_each_node_has_been_killed_once() {
 async fn what_a_follower_missed_is_lost_though_no_connection_breaks() {
     let Some(server) = start(servers::REDIS_CLUSTER) else { return };
     let follower = follower_of(&server, 1).await;
-    let renew = Renew { interval: Some(Duration::from_secs(1)), ..Renew::DEFAULT };
-    let builder = Keeper::builder().ttl(Duration::from_secs(120)).renew(renew);
-    let keeper = builder.connect(server.url()).await.expect("the cluster answers");
+    let (keeper, tap) = tapped(server.url()).await;
     let other = Hand::open(keeper_for(&server, Duration::from_secs(120)).await.store()).await;
     // All sessions are known wherever they will be needed, and to the follower too.
     for guard in take_many(&keeper).await {
@@ -144,6 +142,7 @@ async fn what_a_follower_missed_is_lost_though_no_connection_breaks() {
         held.push(other.take(&name).await);
         waiting.push(waiter(&keeper, &name, 1).await);
     }
+    compared(&tap).await;
     let mut primary = Witness::at(server.ports()[1]).await;
     eventually("the follower has all", async || primary.number(&["WAIT", "1", "1000"]).await == 1)
         .await;

@@ -1,9 +1,13 @@
 //! What these tests share: servers, keepers, and a client beside the library.
 
-use lockkeeper::{Guard, Keeper};
+use lockkeeper::{Guard, Keeper, Renew};
 use servers::Running;
-use std::{collections::HashMap, time::Duration};
-use testkit::live;
+use std::{collections::HashMap, sync::Arc, time::Duration};
+use testkit::{
+    live,
+    tap::{Op, Tapped},
+    world::eventually,
+};
 
 pub(crate) use testkit::live::{start, start_with_clocks, waiter};
 
@@ -20,6 +24,23 @@ pub(crate) async fn keeper_for(server: &Running, ttl: Duration) -> Keeper {
 /// A lock that one keeper holds and another waits for.
 pub(crate) async fn held_and_awaited(server: &Running) -> (Guard, live::Waiter) {
     live::held_and_awaited(server, TTL).await
+}
+
+/// A keeper that renews every second, with sessions that outlive a test, and the tap that shows it.
+pub(crate) async fn tapped(url: &str) -> (Keeper, Arc<Tapped>) {
+    let renew = Renew { interval: Some(Duration::from_secs(1)), ..Renew::DEFAULT };
+    let direct = Keeper::connect(url).await.expect("the server answers");
+    let tap = Tapped::on(direct.store().clone());
+    let builder = Keeper::builder().ttl(Duration::from_secs(120)).renew(renew);
+    (builder.over(tap.store()).expect("the options make sense"), tap)
+}
+
+/// Waits until the tickets have been compared for the first time, as they always are after the first renewal,
+/// and renewed since: what is noticed later, the data has told.
+pub(crate) async fn compared(tap: &Tapped) {
+    eventually("all tickets are compared", async || tap.count(Op::PollAll) > 0).await;
+    let before = tap.count(Op::Renew);
+    eventually("two more renewals", async || tap.count(Op::Renew) >= before + 2).await;
 }
 
 /// A client beside the library, to see what the library did.

@@ -3,19 +3,17 @@
 
 use crate::{
     splice::Splice,
-    support::{Witness, start},
+    support::{Witness, compared, start, tapped},
 };
-use lockkeeper::{Guard, Keeper, Loss, Renew, Store as _};
+use lockkeeper::{Guard, Keeper, Loss};
 use servers::Running;
-use std::time::Duration;
+use std::sync::Arc;
 use testkit::{
     Hand,
     live::waiter,
+    tap::Tapped,
     world::{eventually, soon},
 };
-
-/// How often keepers renew here. Their sessions live much longer than a test.
-const INTERVAL: Duration = Duration::from_secs(1);
 
 /// A primary, its replica, and the way to them.
 struct Pair {
@@ -48,10 +46,8 @@ impl Pair {
         Witness::of(&self.replica).await
     }
 
-    async fn keeper(&self) -> Keeper {
-        let renew = Renew { interval: Some(INTERVAL), ..Renew::DEFAULT };
-        let builder = Keeper::builder().ttl(Duration::from_secs(120)).renew(renew);
-        builder.connect(&self.proxy.url()).await.expect("the server answers")
+    async fn keeper(&self) -> (Keeper, Arc<Tapped>) {
+        tapped(&self.proxy.url()).await
     }
 
     /// What is written from now on the replica will not hear of; all that was written before it has.
@@ -93,26 +89,28 @@ async fn is_lost(pair: &Pair, guard: &Guard) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_the_replica_missed_is_lost_though_no_connection_breaks() {
     let Some(pair) = Pair::start().await else { return };
-    let keeper = pair.keeper().await;
+    let (keeper, tap) = pair.keeper().await;
     let known = take(&keeper, "known").await;
+    compared(&tap).await;
     pair.cut().await;
     let missed = take(&keeper, "missed").await;
     pair.switch().await;
     is_lost(&pair, &missed).await;
     assert!(known.is_held() && keeper.check(&known.sequencer()).await.expect("an answer"));
-    let next = pair.keeper().await.lock("missed").await.expect("free");
+    let next = pair.keeper().await.0.lock("missed").await.expect("free");
     assert!(next.fence() > missed.fence());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_that_the_replica_missed_is_made_again_though_no_connection_breaks() {
     let Some(pair) = Pair::start().await else { return };
-    let keeper = pair.keeper().await;
+    let (keeper, tap) = pair.keeper().await;
     let (known, released) = (take(&keeper, "known").await, take(&keeper, "a").await);
+    compared(&tap).await;
     pair.cut().await;
     released.release().await.expect("released");
     pair.switch().await;
-    let next = soon("the lock", pair.keeper().await.lock("a").into_future()).await;
+    let next = soon("the lock", pair.keeper().await.0.lock("a").into_future()).await;
     next.expect("granted").release().await.expect("released");
     assert!(known.is_held());
 }
@@ -121,16 +119,16 @@ async fn a_release_that_the_replica_missed_is_made_again_though_no_connection_br
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_over_that_the_replica_missed_is_lost_though_the_ticket_stayed() {
     let Some(pair) = Pair::start().await else { return };
-    let (one, two) = (pair.keeper().await, pair.keeper().await);
+    let ((one, _), (two, tap)) = (pair.keeper().await, pair.keeper().await);
     // Nothing of this session changes afterwards: nothing but the hand-over is missed.
     let holder = Hand::open(one.store()).await;
     let held = holder.take("a").await;
     let waiter = waiter(&two, "a", 1).await;
+    compared(&tap).await;
     pair.cut().await;
     holder.leave("a", held.ticket).await;
     let granted = soon("the hand-over", waiter).await.expect("no panic").expect("granted");
     pair.switch().await;
     assert!(!two.check(&granted.sequencer()).await.expect("an answer"), "it waits again there");
     is_lost(&pair, &granted).await;
-    assert!(two.store().capabilities().renewal_shows_tickets);
 }
