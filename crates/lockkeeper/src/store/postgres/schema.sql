@@ -144,7 +144,7 @@ BEGIN
   IF to_regclass('lockkeeper.lk_evicted_session') IS NULL THEN
     CREATE INDEX lk_evicted_session ON lockkeeper.lk_evicted(session);
   END IF;
-  IF pg_get_viewdef(to_regclass('lockkeeper.lk_standing')) LIKE '%lowest%' THEN
+  IF pg_get_viewdef(to_regclass('lockkeeper.lk_standing')) LIKE '%OFFSET%' THEN
     RETURN;
   END IF;
   CREATE OR REPLACE VIEW lockkeeper.lk_standing AS
@@ -155,11 +155,14 @@ BEGIN
     FROM lockkeeper.lk_line l LEFT JOIN lockkeeper.lk_session s ON s.id = l.session
    WHERE l.id IS NOT NULL
   UNION ALL
-  SELECT t.name, t.seq, t.id, t.session, t.weight, t.capacity, t.fence, t.entered,
+  SELECT l.name, t.seq, t.id, t.session, t.weight, t.capacity, t.fence, t.entered,
          t.granted, t.hold_until, t.note, t.note_edit, t.cell_edit,
          coalesce(t.hold_until, CASE WHEN t.fence IS NULL THEN s.expires ELSE s.dead_at END,
                   '-infinity') AS dead_at,
          s.host, s.pid, s.program, s.expires
-    FROM lockkeeper.lk_line l JOIN lockkeeper.lk_ticket t ON t.name = l.name AND t.seq >= l.lowest
+    FROM lockkeeper.lk_line l,
+         -- OFFSET 0 leaves the planner no other way than the index by name and place, from the lowest on.
+         LATERAL (SELECT * FROM lockkeeper.lk_ticket
+                   WHERE name = l.name AND seq >= l.lowest OFFSET 0) t
          LEFT JOIN lockkeeper.lk_session s ON s.id = t.session;
 END $$;
