@@ -75,7 +75,9 @@ async fn a_ticket_that_we_must_not_read_is_waited_for() {
     until_length(ours.store(), "a", 2).await;
     let line = ours.look_at("a").await.expect("a look").expect("a line");
     let [ticket, _] = &line.tickets[..] else { panic!("two, not {line:?}") };
-    assert_eq!((ticket.fence, &ticket.owner), (Some(guard.fence()), &Some(Owner::default())));
+    assert_eq!(ticket.owner, Some(Owner::default()));
+    // From 3.9 on servers do not tell the number of a node that we must not read.
+    assert!([0, guard.fence()].contains(&ticket.fence.expect("it is granted")));
     guard.release().await.expect("released");
     let next = soon("our turn", waiter).await.expect("no panic").expect("granted");
     next.release().await.expect("released");

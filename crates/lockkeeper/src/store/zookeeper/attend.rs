@@ -12,6 +12,7 @@ use super::{
     wire::{Code, Request},
 };
 use crate::{
+    error::Trouble,
     name::Name,
     store::{Holder, Stand, StoreResult, Wait},
     ticket::TicketId,
@@ -28,7 +29,8 @@ pub(super) enum Found {
 }
 
 impl Zookeeper {
-    /// Watches those who keep a waiting ticket out, and the ticket itself.
+    /// Watches those who keep a waiting ticket out, and the ticket itself. From 3.9 on servers do not tell
+    /// whether a node is there which the client must not read; then the line is watched instead.
     pub(super) async fn attend(
         &self,
         life: &Life,
@@ -38,14 +40,30 @@ impl Zookeeper {
         at: usize,
     ) -> StoreResult<Found> {
         let line = self.line(name)?;
+        let obstacles = queue.obstacles(at).into_iter();
+        let watched: Vec<String> = obstacles.map(|spot| format!("{line}/{}", spot.node)).collect();
+        if watched.len() <= CROWD {
+            match self.watch_all(life, name, ticket, queue, at, watched).await {
+                Err(e) if e.trouble == Trouble::Denied => {}
+                found => return found,
+            }
+        }
+        self.watch_all(life, name, ticket, queue, at, vec![line]).await
+    }
+
+    async fn watch_all(
+        &self,
+        life: &Life,
+        name: &Name,
+        ticket: TicketId,
+        queue: &Queue,
+        at: usize,
+        watched: Vec<String>,
+    ) -> StoreResult<Found> {
+        let line = self.line(name)?;
         let node = |node: &str| format!("{line}/{node}");
         let (own, head) = (node(&queue.0[at].node), node(&queue.0[0].node));
         let connection = life.link.connect().await?;
-        let mut watched: Vec<String> =
-            queue.obstacles(at).into_iter().map(|spot| node(&spot.node)).collect();
-        if watched.len() > CROWD {
-            watched = vec![line.clone()];
-        }
         let mut news: Vec<String> = watched.iter().chain([&own]).cloned().collect();
         life.waits_for(ticket, &watched);
         news.retain(|path| life.watch(connection, path, Watcher::Ticket(ticket)));
@@ -105,7 +123,7 @@ impl Zookeeper {
         requests.push(Request::data(head, false));
         let mut answers = life.link.ask(&requests).await?;
         let head = readable(answers.pop().unwrap_or(Err(Fault::Broken)));
-        // Others' nodes need not be readable; that they are there can always be seen.
+        // Others' nodes need not be readable; most servers tell at least that they are there.
         let is_closed = |answer: &Answer| matches!(answer, Err(Fault::Refused(Code::NO_AUTH)));
         let closed: Vec<usize> = (0..answers.len()).filter(|i| is_closed(&answers[*i])).collect();
         if !closed.is_empty() {

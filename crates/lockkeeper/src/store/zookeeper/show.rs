@@ -2,19 +2,20 @@
 
 use super::{
     Zookeeper,
-    conn::Answer,
+    conn::{Answer, Fault},
     data::Card,
     failure,
     line::{queue, readable},
     names::{Queue, Spot},
     optional, two,
-    wire::{Request, Stat},
+    wire::{Code, Request, Stat},
 };
 use crate::{
     line::{Line, Ticket},
     name::Name,
     store::{Claim, LOOK_MAX, Look, StoreResult},
 };
+use std::time::Duration;
 
 impl Zookeeper {
     /// A line as it is now.
@@ -128,21 +129,28 @@ impl Zookeeper {
         let (mut tickets, mut cards) = (Vec::new(), cards.into_iter());
         for (at, spot) in queue.0.iter().enumerate() {
             let (Some(node), Some(data)) = (cards.next(), cards.next()) else { break };
-            let Some(node) = optional(node)? else { continue };
+            let stat = match node {
+                // From 3.9 on servers tell nothing of a node that the client must not read.
+                Err(Fault::Refused(Code::NO_AUTH)) => None,
+                node => match optional(node)? {
+                    Some(reply) => Some(reply.stat().map_err(failure)?),
+                    None => continue,
+                },
+            };
             // Others' nodes need not be readable.
             let data = readable(data)?.map(|reply| reply.data().map_err(failure)).transpose()?;
             let card = data.map(|(data, _)| Card::read(&data)).unwrap_or_default();
-            tickets.push(self.ticket(spot, card, node.stat().map_err(failure)?, at < admitted));
+            tickets.push(self.ticket(spot, card, stat, at < admitted));
         }
         Ok((!tickets.is_empty()).then(|| Line::new(name, capacity, tickets)))
     }
 
-    fn ticket(&self, spot: &Spot, card: Card, stat: Stat, granted: bool) -> Ticket {
-        let entered_ago = self.ago(stat.ctime_ms);
+    fn ticket(&self, spot: &Spot, card: Card, stat: Option<Stat>, granted: bool) -> Ticket {
+        let entered_ago = stat.map_or(Duration::ZERO, |stat| self.ago(stat.ctime_ms));
         Ticket {
             id: spot.id,
             mode: spot.mode,
-            fence: granted.then_some(stat.czxid),
+            fence: granted.then_some(stat.map_or(0, |stat| stat.czxid)),
             owner: Some(card.owner),
             note: card.note,
             entered_ago,
