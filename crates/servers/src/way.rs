@@ -36,6 +36,8 @@ struct State {
     breaks: AtomicU64,
     /// Grows when all connections fall silent.
     silences: AtomicU64,
+    /// For how many milliseconds what arrives is kept before it is passed on.
+    delay_ms: AtomicU64,
     over: AtomicBool,
 }
 
@@ -95,6 +97,12 @@ impl Way {
         self.state.to.store(port, Ordering::SeqCst);
     }
 
+    /// From now on everything takes so long to come through, in each direction.
+    pub fn delay(&self, by: Duration) {
+        let by = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+        self.state.delay_ms.store(by, Ordering::SeqCst);
+    }
+
     pub(crate) fn leads_to(&self) -> u16 {
         self.state.to.load(Ordering::SeqCst)
     }
@@ -127,9 +135,10 @@ fn carry(client: &TcpStream, state: &Arc<State>) {
     let silent = move |state: &State| state.silences.load(Ordering::SeqCst) != made;
     let Some(server) = reach(state, || broken(state)) else { return };
     let closed = |way: &AtomicBool| way.load(Ordering::SeqCst) || silent(state);
+    let delay = || Duration::from_millis(state.delay_ms.load(Ordering::SeqCst));
     thread::scope(|scope| {
-        scope.spawn(|| pass(client, &server, || broken(state), || closed(&state.there)));
-        pass(&server, client, || broken(state), || closed(&state.back))
+        scope.spawn(|| pass(client, &server, || broken(state), || closed(&state.there), delay));
+        pass(&server, client, || broken(state), || closed(&state.back), delay)
     });
 }
 
@@ -151,9 +160,15 @@ fn reach(state: &State, broken: impl Fn() -> bool) -> Option<TcpStream> {
     None
 }
 
-fn pass(from: &TcpStream, to: &TcpStream, broken: impl Fn() -> bool, closed: impl Fn() -> bool) {
+fn pass(
+    from: &TcpStream,
+    to: &TcpStream,
+    broken: impl Fn() -> bool,
+    closed: impl Fn() -> bool,
+    delay: impl Fn() -> Duration,
+) {
     // Whoever is at the other end sees the end of the connection too.
-    let _ = pass_on(from, to, broken, closed);
+    let _ = pass_on(from, to, broken, closed, delay);
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
 }
@@ -163,6 +178,7 @@ fn pass_on(
     mut to: &TcpStream,
     broken: impl Fn() -> bool,
     closed: impl Fn() -> bool,
+    delay: impl Fn() -> Duration,
 ) -> io::Result<()> {
     from.set_nonblocking(false)?;
     from.set_nodelay(true)?;
@@ -175,6 +191,9 @@ fn pass_on(
             Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => 0,
             Err(e) => return Err(e),
         };
+        if length > 0 {
+            thread::sleep(delay());
+        }
         while closed() && !broken() {
             thread::sleep(STEP);
         }
