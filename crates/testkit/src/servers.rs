@@ -92,7 +92,12 @@ pub fn mysql() -> Vec<Subject> {
 #[must_use]
 pub fn etcd() -> Vec<Subject> {
     let of = |recipe, survives_failover| {
-        let can = Capabilities { durable: true, survives_failover, ..Capabilities::LINES };
+        let can = Capabilities {
+            durable: true,
+            survives_failover,
+            renewal_shows_tickets: true,
+            ..Capabilities::LINES
+        };
         subject(recipe, can, "prefix=", &[]).across_processes().short_ttl(Duration::from_secs(2))
     };
     let cluster = of(servers::ETCD_CLUSTER, true);

@@ -15,13 +15,13 @@ use tokio::{
 };
 
 /// Runs `etcdctl` to its end.
-async fn etcdctl(server: &Running, words: &[&str]) {
+pub(crate) async fn etcdctl(server: &Running, words: &[&str]) {
     let output = Etcdctl::command(server).args(words).output().await.expect("etcdctl runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "etcdctl {words:?}: {said}");
 }
 
-async fn refusal(url: &str) -> String {
+pub(crate) async fn refusal(url: &str) -> String {
     match soon("an answer", Keeper::connect(url)).await {
         Ok(_) => panic!("{url} connects"),
         Err(e) => e.to_string(),
@@ -123,7 +123,7 @@ async fn a_cluster_restored_from_a_snapshot_is_noticed() {
 }
 
 /// A real `etcdctl lock`, holding or waiting.
-struct Etcdctl {
+pub(crate) struct Etcdctl {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
     /// What it runs reads from a pipe here, and ends when somebody writes into it.
@@ -131,7 +131,7 @@ struct Etcdctl {
 }
 
 impl Etcdctl {
-    fn command(server: &Running) -> Command {
+    pub(crate) fn command(server: &Running) -> Command {
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints=127.0.0.1:{}", server.ports()[0]));
         command.kill_on_drop(true).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -139,7 +139,7 @@ impl Etcdctl {
     }
 
     /// Takes the lock and says its revision; holds it until it is told to let go.
-    fn lock(server: &Running, name: &str) -> Self {
+    pub(crate) fn lock(server: &Running, name: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let pipe = folder.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
@@ -151,13 +151,13 @@ impl Etcdctl {
         Self { child, lines, folder }
     }
 
-    async fn granted(&mut self) -> u64 {
+    pub(crate) async fn granted(&mut self) -> u64 {
         let line = soon("etcdctl's turn", self.lines.next_line()).await;
         line.expect("its words").expect("a revision").parse().expect("a number")
     }
 
     /// Ends what it runs, so that it unlocks.
-    async fn release(mut self) {
+    pub(crate) async fn release(mut self) {
         let pipe = self.folder.path().join("pipe");
         let written = tokio::task::spawn_blocking(|| std::fs::write(pipe, "")).await;
         written.expect("no panic").expect("it reads");
@@ -166,7 +166,7 @@ impl Etcdctl {
     }
 }
 
-async fn raw(server: &Running) -> Keeper {
+pub(crate) async fn raw(server: &Running) -> Keeper {
     let url = format!("{}?raw=true", server.url());
     let keeper = Keeper::builder().ttl(Duration::from_secs(30)).connect(&url).await;
     keeper.expect("the server answers")

@@ -21,7 +21,7 @@ use tokio::{
 };
 
 /// What the server has counted: requests and messages by method, and other numbers by name.
-fn counted(server: &Running) -> HashMap<String, u64> {
+pub(crate) fn counted(server: &Running) -> HashMap<String, u64> {
     let mut member =
         TcpStream::connect((Ipv4Addr::LOCALHOST, server.ports()[0])).expect("it is up");
     member.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("it listens");

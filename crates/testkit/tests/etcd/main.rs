@@ -3,10 +3,19 @@
 
 mod clients;
 mod cost;
+mod history;
+mod links;
+mod raw;
+mod slots;
 
 use lockkeeper::Keeper;
+use serde_json::Value;
 use servers::Running;
-use std::time::Duration;
+use std::{
+    io::{Read as _, Write as _},
+    net::{Ipv4Addr, TcpStream},
+    time::Duration,
+};
 use testkit::world::eventually;
 
 async fn keeper(server: &Running) -> Keeper {
@@ -23,4 +32,24 @@ async fn until_length(keeper: &Keeper, name: &str, wanted: usize) {
         line.map_or(0, |line| line.tickets.len()) == wanted
     })
     .await;
+}
+
+/// Asks the server something beside the library, by its gateway for JSON.
+fn ask(server: &Running, path: &str, body: &Value) -> Value {
+    let mut member =
+        TcpStream::connect((Ipv4Addr::LOCALHOST, server.ports()[0])).expect("it is up");
+    let body = body.to_string();
+    let length = body.len();
+    let head = format!("POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n");
+    member.write_all((head + &body).as_bytes()).expect("it listens");
+    let mut text = String::new();
+    member.read_to_string(&mut text).expect("it answers");
+    let (_, answer) = text.split_once("\r\n\r\n").expect("an answer");
+    serde_json::from_str(answer).expect("JSON")
+}
+
+/// The revision of the server's data.
+fn revision(server: &Running) -> u64 {
+    let answer = ask(server, "/v3/kv/range", &serde_json::json!({ "key": "eA==" }));
+    answer["header"]["revision"].as_str().expect("a revision").parse().expect("a number")
 }

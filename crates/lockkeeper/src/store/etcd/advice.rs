@@ -1,6 +1,9 @@
 //! What in a cluster's set-up could hurt locks.
 
-use super::{KIND, client::Client};
+use super::{
+    Etcd, KIND,
+    proto::{Headed as _, StatusResponse},
+};
 use crate::{
     error::{StoreError, Trouble},
     store::{Advice, StoreResult},
@@ -11,21 +14,76 @@ const OLDEST: Version = (3, 4, 0);
 
 type Version = (u32, u32, u32);
 
-/// Looks at the member that we speak with.
-pub(super) async fn of(client: &Client) -> StoreResult<Vec<Advice>> {
-    let status = match client.status().await {
-        Ok(status) => status,
-        // Who may not ask for it can still take locks.
-        Err(e) if e.trouble == Trouble::Denied => return Ok(Vec::new()),
-        Err(e) => return Err(e),
+/// A history of fewer revisions is young.
+const YOUNG: i64 = 10_000;
+
+/// How large a server before 3.6, which does not tell, lets its file become unless it was told otherwise.
+const QUOTA: i64 = 2 << 30;
+
+impl Etcd {
+    /// Looks at the member that we speak with.
+    pub(super) async fn look_at_set_up(&self) -> StoreResult<Vec<Advice>> {
+        let status = match self.client.status().await {
+            Ok(status) => status,
+            // Who may not ask for it can still take locks.
+            Err(e) if e.trouble == Trouble::Denied => return Ok(Vec::new()),
+            Err(e) => return Err(e),
+        };
+        let mut advice: Vec<Advice> = known_bugs(version(&status.version)?).into_iter().collect();
+        advice.extend(status.errors.iter().map(|alarm| Advice {
+            what: format!("the member reports: {alarm}"),
+            consequence: "it may refuse writes, so that no lock can be taken or released".into(),
+            remedy: "see etcd's maintenance guide: compact, defragment, disarm the alarm".into(),
+        }));
+        let old = status.revision() > YOUNG && self.compact.is_none();
+        if old && !self.client.has_compacted(&self.keys.id(), 1).await? {
+            advice.push(grows(&status));
+        }
+        advice.extend(nearly_full(&status));
+        Ok(advice)
+    }
+}
+
+/// What a cluster never compacts fills its file for ever.
+fn grows(status: &StatusResponse) -> Advice {
+    let revisions = status.revision();
+    Advice {
+        what: format!(
+            "the cluster keeps its whole history: {revisions} revisions, {}",
+            figures(status)
+        ),
+        consequence:
+            "every lock and release adds some 300 bytes; when the file has reached its quota, \
+                      no client of the cluster can write any more"
+                .into(),
+        remedy: "start etcd with --auto-compaction-retention=1h, or add compact=1h to the URL if \
+                 no other client needs old revisions"
+            .into(),
+    }
+}
+
+fn nearly_full(status: &StatusResponse) -> Option<Advice> {
+    (status.db_size > quota(status) / 4 * 3).then(|| Advice {
+        what: format!("the member's file is nearly full: {}", figures(status)),
+        consequence: "when it has reached its quota, no client of the cluster can write any more"
+            .into(),
+        remedy: "compact and defragment, or raise --quota-backend-bytes".into(),
+    })
+}
+
+fn quota(status: &StatusResponse) -> i64 {
+    if status.db_size_quota > 0 { status.db_size_quota } else { QUOTA }
+}
+
+fn figures(status: &StatusResponse) -> String {
+    let mb = |bytes: i64| bytes >> 20;
+    let StatusResponse { db_size, db_size_in_use, db_size_quota, .. } = status;
+    let quota = match mb(*db_size_quota) {
+        0 => "which this version does not tell, 2048 MB by default".to_owned(),
+        told => format!("{told} MB"),
     };
-    let mut advice: Vec<Advice> = known_bugs(version(&status.version)?).into_iter().collect();
-    advice.extend(status.errors.iter().map(|alarm| Advice {
-        what: format!("the member reports: {alarm}"),
-        consequence: "it may refuse writes, so that no lock can be taken or released".into(),
-        remedy: "see etcd's maintenance guide: compact, defragment, disarm the alarm".into(),
-    }));
-    Ok(advice)
+    let (size, used) = (mb(*db_size), mb(*db_size_in_use));
+    format!("a file of {size} MB, of which {used} MB are in use; its quota is {quota}")
 }
 
 fn version(text: &str) -> StoreResult<Version> {

@@ -2,7 +2,7 @@
 
 use super::{
     Etcd, Nature, error, ops,
-    proto::{Headed as _, KeyValue, RangeRequest, TxnRequest},
+    proto::{KeyValue, RangeRequest, TxnRequest},
     row::{CellRow, Row},
     sessions::tag,
     standing::Queue,
@@ -28,14 +28,8 @@ struct Held {
 
 impl Etcd {
     async fn queue(&self, name: &Name) -> StoreResult<Queue> {
-        Ok(self.queue_at(name).await?.0)
-    }
-
-    /// The line, and the revision at which it was read.
-    async fn queue_at(&self, name: &Name) -> StoreResult<(Queue, i64)> {
         let line = self.client.range(ops::all(&self.keys.line(name))).await?;
-        let revision = line.revision();
-        Ok((Queue::read(&self.keys, name, line.kvs), revision))
+        Ok(Queue::read(&self.keys, name, line.kvs))
     }
 
     /// The ticket, if it was granted to its session; the cluster is asked only if this is not known.
@@ -48,10 +42,16 @@ impl Etcd {
             let (key, lease, mode) = (known.key, known.lease, known.mode);
             return Ok(Some(Held { key, created, lease, mode, fence }));
         }
-        let (mut queue, revision) = self.queue_at(name).await?;
+        if !self.is_owner(*session).await? {
+            return Ok(None);
+        }
+        let mut queue = self.queue(name).await?;
         let at = queue.own(*ticket, tag(*session)).filter(|at| *at < queue.admitted());
         let Some(own) = at.map(|at| queue.0.swap_remove(at)) else { return Ok(None) };
-        let fence = self.note_grant(place, own.created, revision);
+        let number =
+            if self.keys.is_raw() { self.draw(place, &own).await? } else { Some(own.created) };
+        let Some(number) = number else { return Ok(None) };
+        let fence = self.note_grant(place, own.created, number);
         let (key, created, lease, mode) = (own.key, own.created, own.lease, own.spot.mode);
         Ok(Some(Held { key, created, lease, mode, fence }))
     }
@@ -59,6 +59,9 @@ impl Etcd {
     pub(super) async fn annotate_ticket(&self, edit: Edit) -> StoreResult<Edited> {
         let Place { session, name, ticket } = &edit.place;
         let note = edit.bytes.unwrap_or_default();
+        if !self.is_owner(*session).await? {
+            return Ok(Edited::NotHeld);
+        }
         for _ in 0..TRIES {
             let queue = self.queue(name).await?;
             let at = queue.own(*ticket, tag(*session)).filter(|at| *at < queue.admitted());
@@ -142,36 +145,46 @@ impl Etcd {
         let Ok(fence) = i64::try_from(claim.fence) else { return Ok(false) };
         let line = ops::all(&self.keys.line(&claim.name));
         let ahead = RangeRequest { max_create_revision: fence, ..line };
-        let line = self.client.range(ahead).await?;
+        let (line, number) = if self.keys.is_raw() {
+            let number = ops::key_of(&self.keys.number(&claim.name, claim.ticket));
+            let (_, mut found) = self.read_all(vec![ahead, number]).await?;
+            let number = found.pop().and_then(|number| Some(number.kvs.first()?.mod_revision));
+            (found.pop().ok_or_else(|| error::nonsense("a line"))?, number)
+        } else {
+            (self.client.range(ahead).await?, None)
+        };
         let queue = Queue::read(&self.keys, &claim.name, line.kvs);
         let at = queue.0.iter().position(|s| s.ticket == claim.ticket && !s.is_kept());
         Ok(at.is_some_and(|at| {
             let own = &queue.0[at];
-            let number = self.keys.is_raw() || own.created == fence;
-            number && own.spot.mode == claim.mode && at < queue.admitted()
+            let number = if self.keys.is_raw() { number } else { Some(own.created) };
+            number == Some(fence) && own.spot.mode == claim.mode && at < queue.admitted()
         }))
     }
 
     pub(super) async fn evict_ticket(&self, name: &Name, ticket: TicketId) -> StoreResult<bool> {
+        self.good(name)?;
         for _ in 0..TRIES {
             let queue = self.queue(name).await?;
             let Some(own) = queue.0.iter().find(|s| s.ticket == ticket) else {
                 return Ok(false);
             };
-            let delete = ops::delete(&own.key);
+            let mut success = vec![ops::delete(&own.key)];
+            if self.keys.is_raw() {
+                success.push(ops::delete(&self.keys.number(name, ticket)));
+            }
+            let deletes = success.len();
             let tell = own.spot.session.filter(|_| !own.is_kept()).map(|session| {
                 let text = ticket.to_string().into_bytes();
                 ops::put(&self.keys.evicted(session), text, session)
             });
-            let mut ask = TxnRequest {
-                compare: vec![ops::unchanged(&own.key, own.modified)],
-                success: [delete].into_iter().chain(tell).collect(),
-                failure: Vec::new(),
-            };
+            success.extend(tell);
+            let compare = vec![ops::unchanged(&own.key, own.modified)];
+            let mut ask = TxnRequest { compare, success, failure: Vec::new() };
             let answer = match self.client.txn(ask.clone(), Nature::Once).await {
                 // The session is ending by itself; there is nobody to tell.
                 Err(e) if error::lease_gone(&e) => {
-                    ask.success.truncate(1);
+                    ask.success.truncate(deletes);
                     self.client.txn(ask, Nature::Once).await?
                 }
                 answer => answer?,

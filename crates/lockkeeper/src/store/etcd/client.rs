@@ -9,10 +9,11 @@ use super::{
     error::{self, Failure},
     login::{Credentials, Login},
     proto::{
-        AuthenticateRequest, AuthenticateResponse, Headed, LeaseGrantRequest, LeaseGrantResponse,
-        LeaseKeepAliveResponse, LeaseRequest, LeaseRevokeResponse, LeaseTimeToLiveRequest,
-        LeaseTimeToLiveResponse, RangeRequest, RangeResponse, StatusRequest, StatusResponse,
-        TxnRequest, TxnResponse, WatchRequest, WatchResponse,
+        AuthenticateRequest, AuthenticateResponse, CompactionRequest, CompactionResponse, Headed,
+        LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveResponse, LeaseRequest,
+        LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeRequest,
+        RangeResponse, StatusRequest, StatusResponse, TxnRequest, TxnResponse, WatchRequest,
+        WatchResponse,
     },
     wire::{Endpoint, Wire},
 };
@@ -162,11 +163,12 @@ impl Client {
     {
         let end = self.clock.now() + REQUEST;
         let (mut stray, mut doubted) = (false, false);
-        let (mut logins, mut failures) = (0, 0);
+        let (mut logins, mut failures, mut quick) = (0, 0_usize, 0);
         let highest = self.highest.load(Ordering::Acquire);
         loop {
             self.is_the_same()?;
             let (seen, turn) = (self.login.asked(), *self.turn.borrow());
+            let sent = self.clock.now();
             let failure = match self.attempt(path, ask.clone(), end).await {
                 Ok(answer) => {
                     self.same_cluster(&answer)?;
@@ -192,8 +194,10 @@ impl Client {
             }
             failures += 1;
             let again = failure.endpoint && (nature == Nature::Repeatable || !stray);
-            let left = self.clock.now() < end;
-            if !again || !left || failures > 2 * self.endpoints.len() {
+            let now = self.clock.now();
+            // What takes long ends with the time; what is refused at once, after a few rounds.
+            quick += usize::from(now.saturating_since(sent) < SUSPECT);
+            if !again || now >= end || quick > 2 * self.endpoints.len() {
                 return Err(StoreError { outcome, ..self.final_error(failure) });
             }
             // One round through the endpoints without a pause; after that they need one.
@@ -225,7 +229,7 @@ impl Client {
         let answer = grpc.unary(request, PathAndQuery::from_static(path), codec);
         let answer = match tokio::time::timeout(patience, answer).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(error::of(status)),
+            Ok(Err(status)) => Err(error::of(&status)),
             Err(_) => Err(error::silence(patience)),
         };
         watch.done = true;
@@ -333,6 +337,24 @@ impl Client {
         self.tell("/etcdserverpb.KV/Txn", ask, nature).await
     }
 
+    /// Forgets all revisions before this one.
+    pub(super) async fn compact(&self, revision: i64) -> StoreResult<()> {
+        let (path, ask) = ("/etcdserverpb.KV/Compact", CompactionRequest { revision });
+        let answer = self.call::<_, CompactionResponse>(path, ask, Nature::Repeatable).await;
+        answer.map(drop).or_else(|e| if error::is_compacted(&e) { Ok(()) } else { Err(e) })
+    }
+
+    /// Has the cluster forgotten this revision?
+    pub(super) async fn has_compacted(&self, key: &[u8], revision: i64) -> StoreResult<bool> {
+        let ask =
+            RangeRequest { key: key.to_vec(), revision, keys_only: true, ..Default::default() };
+        match self.range(ask).await {
+            Ok(_) => Ok(false),
+            Err(e) if error::is_compacted(&e) => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Grants a lease. `None` if there is one of this id.
     pub(super) async fn grant(&self, id: i64, ttl: i64) -> StoreResult<Option<i64>> {
         let ask = LeaseGrantRequest { id, ttl };
@@ -403,7 +425,8 @@ impl Client {
         let mut answers = self.bounded(answers).await?;
         let mut alive = Alive { all: true, term: u64::MAX };
         while missing > 0 {
-            let next = async { answers.next().await.transpose().map_err(error::of) };
+            let next =
+                async { answers.next().await.transpose().map_err(|status| error::of(&status)) };
             let Some(answer) = self.bounded(next).await? else {
                 return Err(error::broken("the server ended the stream of keep-alives"));
             };
@@ -459,7 +482,7 @@ impl Client {
         let mut grpc = self.grpc(turn);
         let (request, codec) = (self.request(path, asks), ProstCodec::<Q, A>::default());
         let opened = grpc.streaming(request, PathAndQuery::from_static(path), codec);
-        Ok(opened.await.map_err(error::of)?.into_inner())
+        Ok(opened.await.map_err(|status| error::of(&status))?.into_inner())
     }
 }
 

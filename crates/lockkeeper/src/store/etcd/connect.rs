@@ -6,11 +6,11 @@ use crate::{
     error::{Error, Result, StoreError, Trouble},
     store::{tls, url::StoreUrl},
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio_rustls::TlsConnector;
 
 const OPTIONS: &[&str] =
-    &["prefix", "raw", "password_file", "tls", "tls_ca", "tls_cert", "tls_key"];
+    &["prefix", "raw", "compact", "password_file", "tls", "tls_ca", "tls_cert", "tls_key"];
 const PORT: u16 = 2379;
 
 /// Connects to the cluster that a URL names.
@@ -21,6 +21,11 @@ pub(in crate::store) async fn connect(mut url: StoreUrl) -> Result<Etcd> {
         return Err(Error::Url("prefix= must not be empty".into()));
     }
     let raw = url.flag("raw")?.unwrap_or(false);
+    let compact = url.take_duration("compact")?;
+    if compact.is_some_and(|every| every < Duration::from_secs(1)) {
+        let what = "compact= is how long the history stays, one second at least: write compact=1h";
+        return Err(Error::Url(what.into()));
+    }
     let password = url.take_file("password_file")?.or(authority.password);
     let tls = tls(&mut url)?;
     url.finish(OPTIONS)?;
@@ -40,7 +45,7 @@ pub(in crate::store) async fn connect(mut url: StoreUrl) -> Result<Etcd> {
         let what = "the URL cannot be used";
         StoreError::not_applied(KIND, Trouble::Misconfigured, what).because(e)
     })?;
-    Ok(Etcd::over(client, Keys::new(root, raw), Clock::system()).await?)
+    Ok(Etcd::over(client, Keys::new(root, raw), Clock::system(), compact).await?)
 }
 
 fn tls(url: &mut StoreUrl) -> Result<Option<TlsConnector>> {

@@ -10,7 +10,7 @@ use super::{
     proto::{Compare, Headed as _, RangeRequest, RequestOp, TxnRequest, TxnResponse},
     row::{Row, State},
     sessions::{Known, tag},
-    standing::{Queue, RECHECK},
+    standing::{Queue, RECHECK, Standing, UNNUMBERED},
 };
 use crate::{
     error::{Outcome, StoreError, Trouble},
@@ -53,6 +53,7 @@ enum Guard {
 impl Etcd {
     pub(super) async fn enter_line(&self, ask: Enter) -> StoreResult<Entered> {
         let session = ask.place.session;
+        self.good(&ask.place.name)?;
         let Some((_, owner)) = self.life(session).await? else {
             return Err(StoreError::session_over(KIND));
         };
@@ -115,16 +116,17 @@ impl Etcd {
             let revision = answer.revision();
             if answer.succeeded {
                 self.note_key(ask, taken);
-                return Ok(self.granted(ask.place, revision, revision));
+                return Ok(self.granted(ask.place, revision));
             }
             let found = (revision, ops::Answers::of(answer));
-            match self.refused(ask, Manner::Contend, found, traces).await? {
+            match self.refused(ask, Manner::Contend, taken, found, traces).await? {
                 Refused::Told(entered) => return Ok(entered),
                 Refused::Line { queue, .. } if !queue.fits(ask.mode) => {
                     let wait = queue.wait(queue.0.len(), self.wall_ms());
                     return Ok(Entered::Busy(Wait { recheck: RECHECK, ..wait }));
                 }
                 Refused::Line { read, slot, .. } => (guard, taken) = (Guard::Since(read), slot),
+                Refused::Slot(slot) => taken = slot,
             }
         }
         Err(too_quick())
@@ -149,7 +151,7 @@ impl Etcd {
                 _ if free != Some(false) && answer.succeeded => {
                     self.note_key(ask, taken);
                     self.sessions.with(*session, |life| life.found_free(name, true));
-                    return Ok(self.granted(ask.place, revision, revision));
+                    return Ok(self.granted(ask.place, revision));
                 }
                 Some(true) => {
                     free = Some(false);
@@ -167,9 +169,9 @@ impl Etcd {
             let reads = TxnRequest { success: self.reasons(ask), ..TxnRequest::default() };
             let answer = self.client.txn(reads, Nature::Repeatable).await?;
             let found = (answer.revision(), ops::Answers::of(answer));
-            match self.refused(ask, Manner::Queue, found, traces).await? {
+            match self.refused(ask, Manner::Queue, taken, found, traces).await? {
                 Refused::Told(entered) => return Ok(entered),
-                Refused::Line { slot, .. } => taken = slot,
+                Refused::Line { slot, .. } | Refused::Slot(slot) => taken = slot,
             }
         }
         Err(too_quick())
@@ -211,7 +213,11 @@ impl Etcd {
     fn at_once(&self, ask: &Ask<'_>, guard: Guard, taken: Option<i64>) -> TxnRequest {
         let mut compare = self.allowed(ask);
         compare.extend(self.guard(ask, guard, taken));
-        let success = vec![self.put(ask, taken, State::AtOnce)];
+        let mut success = vec![self.put(ask, taken, State::AtOnce)];
+        if self.keys.is_raw() {
+            let number = self.keys.number(&ask.place.name, ask.place.ticket);
+            success.push(ops::put(&number, Vec::new(), ask.lease));
+        }
         TxnRequest { compare, success, failure: Vec::new() }
     }
 
@@ -229,10 +235,9 @@ impl Etcd {
     /// What to read to know why a ticket was not put: see [`refused`](Self::refused).
     fn reasons(&self, ask: &Ask<'_>) -> Vec<RequestOp> {
         let Place { session, name, ticket } = ask.place;
-        let only_key = |key: &[u8]| RangeRequest { keys_only: true, ..ops::one(key) };
         vec![
-            ops::range(only_key(&self.keys.shard(tag(*session), 0))),
-            ops::range(only_key(&self.keys.closed(tag(*session), *ticket))),
+            ops::range(ops::key_of(&self.keys.shard(tag(*session), 0))),
+            ops::range(ops::key_of(&self.keys.closed(tag(*session), *ticket))),
             ops::range(ops::one(&ask.seats.slot)),
             ops::range(ops::one(&ask.seats.own)),
             ops::range(short(ops::all(&self.keys.line(name)))),
@@ -252,23 +257,59 @@ impl Etcd {
         compare
     }
 
-    /// Notes a grant that was seen at this revision.
-    pub(super) fn granted(&self, place: &Place, created: i64, seen: i64) -> Entered {
-        Entered::Granted { fence: self.note_grant(place, created, seen) }
+    /// Notes that a ticket was granted as it was created.
+    fn granted(&self, place: &Place, created: i64) -> Entered {
+        Entered::Granted { fence: self.note_grant(place, created, created) }
     }
 
-    /// The number of a grant: the create revision. Among other clients' locks it is the revision at
-    /// which the grant was seen, as theirs is, so that all numbers of a line grow together.
-    pub(super) fn note_grant(&self, place: &Place, created: i64, seen: i64) -> u64 {
-        let number = self.fence_of(created, seen);
+    /// Notes a grant and its number, which is the ticket's create revision. In raw mode it is
+    /// [drawn](Self::draw).
+    pub(super) fn note_grant(&self, place: &Place, created: i64, number: i64) -> u64 {
+        let number = u64::try_from(number).unwrap_or(0);
         let Place { session, ticket, .. } = place;
         let noted = self.sessions.with(*session, |life| life.granted(*ticket, created, number));
         noted.flatten().unwrap_or(number)
     }
 
-    pub(super) fn fence_of(&self, created: i64, seen: i64) -> u64 {
-        let number = if self.keys.is_raw() { seen.max(created) } else { created };
-        u64::try_from(number).unwrap_or(0)
+    /// Among other clients' tickets the number of a grant must be higher than those of all grants before
+    /// it, and theirs are the revisions at which the grants were seen. So a key is written when a ticket
+    /// is granted, once, and its revision is the number: every handle and every listing finds it there.
+    /// `None` if the ticket is gone.
+    pub(super) async fn draw(&self, place: &Place, own: &Standing) -> StoreResult<Option<i64>> {
+        let number = self.keys.number(&place.name, place.ticket);
+        let ask = TxnRequest {
+            // One from before the ticket was created belongs to an earlier grant.
+            compare: vec![
+                ops::created(&own.key, own.created),
+                ops::untouched_since(&number, own.created),
+            ],
+            success: vec![ops::put(&number, Vec::new(), own.lease)],
+            failure: vec![ops::range(ops::key_of(&own.key)), ops::range(ops::key_of(&number))],
+        };
+        let answer = self.client.txn(ask, Nature::Repeatable).await?;
+        if answer.succeeded {
+            return Ok(Some(answer.revision()));
+        }
+        let mut answers = ops::Answers::of(answer);
+        let (own_now, number) = (answers.range()?.kvs, answers.range()?.kvs);
+        let stands = own_now.first().is_some_and(|kv| kv.create_revision == own.created);
+        Ok(number.first().filter(|_| stands).map(|kv| kv.mod_revision))
+    }
+
+    /// Gives a number to a grant that has none yet.
+    pub(super) async fn numbered(
+        &self,
+        place: &Place,
+        queue: &Queue,
+        stand: Stand,
+    ) -> StoreResult<Stand> {
+        let Stand::Granted { fence: UNNUMBERED } = stand else { return Ok(stand) };
+        let at = queue.own(place.ticket, tag(place.session));
+        let Some(own) = at.map(|at| &queue.0[at]) else { return Ok(Stand::Gone) };
+        Ok(match self.draw(place, own).await? {
+            Some(number) => Stand::Granted { fence: self.note_grant(place, own.created, number) },
+            None => Stand::Gone,
+        })
     }
 
     /// The ticket has been put into a line in which others stand.
@@ -303,7 +344,8 @@ impl Etcd {
         }
         let mut queue = Queue::read(&self.keys, &place.name, line.kvs);
         queue.name(ask.key(taken), revision, place.ticket);
-        let entered = entered(self.verdict(place, &queue, revision));
+        let stand = self.verdict(place, &queue, revision);
+        let entered = entered(self.numbered(place, &queue, stand).await?)?;
         let free = matches!(entered, Entered::Granted { .. });
         self.sessions.with(place.session, |life| life.found_free(&place.name, free));
         Ok(match entered {
@@ -321,15 +363,7 @@ impl Etcd {
         let ticket = (place.name.clone(), place.ticket);
         let stands = self.stands(place.session, vec![ticket]).await?;
         let stand = stands.into_iter().next().map_or(Stand::Gone, |(.., stand)| stand);
-        match stand {
-            // The session ended in this moment, or somebody evicted the ticket.
-            Stand::Gone => Err(StoreError::unknown(
-                KIND,
-                Trouble::Unavailable,
-                "the ticket is gone as soon as it was written",
-            )),
-            stand => Ok(entered(stand)),
-        }
+        entered(stand)
     }
 
     /// The transaction wrote nothing: why not?
@@ -337,6 +371,7 @@ impl Etcd {
         &self,
         ask: &Ask<'_>,
         manner: Manner,
+        taken: Option<i64>,
         (revision, mut answers): (i64, ops::Answers),
         traces: &mut Traces,
     ) -> StoreResult<Refused> {
@@ -360,7 +395,8 @@ impl Etcd {
             if line.count > SHORT {
                 return Ok(Refused::Told(self.stand_again(ask.place).await?));
             }
-            return Ok(Refused::Told(entered(self.verdict(ask.place, &queue, revision))));
+            let stand = self.verdict(ask.place, &queue, revision);
+            return Ok(Refused::Told(entered(self.numbered(ask.place, &queue, stand).await?)?));
         }
         let kept = seats.0.iter().any(|s| s.ticket == *ticket);
         if !closed.kvs.is_empty() || kept {
@@ -371,6 +407,10 @@ impl Etcd {
         same_capacity(&queue, ask.mode)?;
         if line.count <= SHORT || manner == Manner::Queue {
             return Ok(Refused::Line { queue, read: revision, slot });
+        }
+        // All of the line was asked for writers, and only the slot may have been in the way.
+        if ask.mode == Mode::Shared && slot != taken {
+            return Ok(Refused::Slot(slot));
         }
         if let Mode::Permits { .. } = ask.mode {
             let all = RangeRequest { keys_only: true, ..ops::all(&self.keys.line(name)) };
@@ -408,6 +448,9 @@ enum Refused {
     /// Because of those who stand in the line, as it was when it was read, or of another ticket of the
     /// session that stands in the slot, written at that revision.
     Line { queue: Queue, read: i64, slot: Option<i64> },
+    /// Because another ticket of the session stands in the slot, written at that revision, or stood there
+    /// before.
+    Slot(Option<i64>),
 }
 
 /// What an enter may have left in the store, whatever became of it then.
@@ -455,11 +498,15 @@ fn same_capacity(queue: &Queue, mode: Mode) -> StoreResult<()> {
     }
 }
 
-fn entered(stand: Stand) -> Entered {
+fn entered(stand: Stand) -> StoreResult<Entered> {
     match stand {
-        Stand::Granted { fence } => Entered::Granted { fence },
-        Stand::Waiting(wait) => Entered::Queued(wait),
-        Stand::Gone => unreachable!("the ticket was found in the line"),
+        Stand::Granted { fence } => Ok(Entered::Granted { fence }),
+        Stand::Waiting(wait) => Ok(Entered::Queued(wait)),
+        // The session ended in this moment, or the ticket was evicted.
+        Stand::Gone => {
+            let what = "the ticket is gone as soon as it was written";
+            Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
+        }
     }
 }
 

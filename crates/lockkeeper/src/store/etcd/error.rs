@@ -24,23 +24,39 @@ impl Failure {
 const NO_LEADER: &str = "etcdserver: no leader";
 const TOO_MANY: &str = "etcdserver: too many requests";
 const LEASE_GONE: &str = "etcdserver: requested lease not found";
+const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
 const LEASE_EXISTS: &str = "etcdserver: lease already exists";
 
-pub(super) fn of(status: Status) -> Failure {
+pub(super) fn of(status: &Status) -> Failure {
     let text = status.message();
     let token = ["invalid auth token", "revision of auth store is old", "user name is empty"]
         .iter()
         .any(|words| text.contains(words));
-    let unsent = never_sent(&status);
+    let unsent = never_sent(status);
     let trouble = if unsent { Trouble::Unavailable } else { trouble(status.code(), text) };
     let endpoint = trouble == Trouble::Unavailable;
     let refused = unsent || text == NO_LEADER || text == TOO_MANY;
     // A server that gets full says so also of the write that made it so.
     let unsure = (endpoint && !refused) || trouble == Trouble::Full;
     let outcome = if unsure { Outcome::Unknown } else { Outcome::NotApplied };
-    let what = if text.is_empty() { status.code().to_string() } else { text.to_owned() };
+    let what = words(status);
     let error = StoreError { outcome, ..StoreError::not_applied(KIND, trouble, what) };
-    Failure { error: error.because(status), endpoint, token }
+    Failure { error, endpoint, token }
+}
+
+/// What a status says, and what the errors below it say more. Its own `Display` has names of types.
+fn words(status: &Status) -> String {
+    let text = status.message();
+    let mut words = if text.is_empty() { status.code().to_string() } else { text.to_owned() };
+    let mut below = status.source();
+    while let Some(e) = below {
+        let more = e.to_string();
+        if !more.is_empty() && !words.contains(&more) {
+            words = format!("{words}: {more}");
+        }
+        below = e.source();
+    }
+    words
 }
 
 /// Only what etcd itself, or a door before it, has surely refused is a refusal. Whatever else goes wrong
@@ -93,6 +109,11 @@ pub(super) fn lease_gone(e: &StoreError) -> bool {
     e.trouble == Trouble::SessionOver
 }
 
+/// The revision that the request names is forgotten.
+pub(super) fn is_compacted(e: &StoreError) -> bool {
+    e.what == COMPACTED
+}
+
 pub(super) fn lease_exists(e: &StoreError) -> bool {
     e.what == LEASE_EXISTS
 }
@@ -133,12 +154,12 @@ mod tests {
             (Status::out_of_range("too long an answer"), Trouble::Unavailable, Outcome::Unknown),
         ];
         for (status, trouble, outcome) in cases {
-            let failure = of(status);
+            let failure = of(&status);
             assert_eq!((failure.error.trouble, failure.error.outcome), (trouble, outcome));
         }
-        assert!(of(Status::unauthenticated("etcdserver: invalid auth token")).token);
+        assert!(of(&Status::unauthenticated("etcdserver: invalid auth token")).token);
         // A host may be called so.
-        let unsent = of(Status::from_error(Box::new(unsent("etcdserver:2379: refused"))));
+        let unsent = of(&Status::from_error(Box::new(unsent("etcdserver:2379: refused"))));
         assert_eq!(unsent.error.outcome, Outcome::NotApplied);
         assert!(unsent.endpoint);
     }

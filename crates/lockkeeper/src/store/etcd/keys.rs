@@ -8,7 +8,9 @@
 //! ROOT/s/SESSION/NUMBER                        a session's leases
 //! ROOT/s/SESSION/evicted, …/turn               a session's mailbox: it is told of what happens to its tickets
 //! ROOT/x/TICKET-SESSION                        a ticket that must not enter any more
+//! ROOT/f/NAME!TICKET                           raw mode: its revision is the number of the ticket's grant
 //! ROOT/id                                      the identity of the data
+//! ROOT/compact/due, …/last                     when the history is compacted next, and up to where
 //! ```
 //!
 //! A line is all keys that begin with `ROOT/l/NAME!`, in the order in which they were created. In a
@@ -20,6 +22,7 @@
 //! keys, its slots, again and again. A ticket's slot is its lane. If another ticket of the session
 //! stands there already, the ticket's whole id takes the place of the slot. In raw mode a line begins
 //! with `NAME/` as with etcd's own clients, and whatever else stands there counts as exclusive.
+//! A name whose line would hold keys below `ROOT/`, or lie below it, is refused there.
 
 use crate::{
     name::Name,
@@ -96,6 +99,35 @@ impl Keys {
 
     pub(super) fn id(&self) -> Vec<u8> {
         format!("{}/id", self.root).into_bytes()
+    }
+
+    /// Is there while the history need not be compacted yet.
+    pub(super) fn compaction_due(&self) -> Vec<u8> {
+        format!("{}/compact/due", self.root).into_bytes()
+    }
+
+    /// Was written when the history was compacted last.
+    pub(super) fn compacted_last(&self) -> Vec<u8> {
+        format!("{}/compact/last", self.root).into_bytes()
+    }
+
+    /// In raw mode: was written when the ticket was granted.
+    pub(super) fn number(&self, name: &Name, ticket: TicketId) -> Vec<u8> {
+        format!("{}/f/{}{END}{ticket}", self.root, escaped(name.as_str())).into_bytes()
+    }
+
+    /// By which rule a name cannot be had, if it cannot. In raw mode a line is all keys below its name,
+    /// and must neither hold our own keys nor lie among them.
+    pub(super) fn refusal(&self, name: &Name) -> Option<String> {
+        let (line, ours) = (self.line_text(name), format!("{}/", self.root));
+        let overlap = self.raw && (line.starts_with(&ours) || ours.starts_with(&line));
+        overlap.then(|| {
+            format!(
+                "with raw=true the lock {name:?} is all keys below \"{line}\", and lockkeeper's own \
+                 keys are below \"{ours}\": take another name, or another prefix= than {:?}",
+                self.root
+            )
+        })
     }
 
     pub(super) fn cell(&self, name: &Name) -> Vec<u8> {
@@ -213,10 +245,12 @@ impl Keys {
     /// What a key of a line says, if it is one.
     pub(super) fn parse(&self, key: &[u8], lease: i64) -> Option<(Name, Spot)> {
         let key = std::str::from_utf8(key).ok()?;
+        let ours = key.strip_prefix(&self.root);
         if self.raw {
-            return parse_raw(key, lease);
+            let ours = ours.is_some_and(|rest| rest.starts_with('/'));
+            return if ours { None } else { parse_raw(key, lease) };
         }
-        let line = key.strip_prefix(&self.root)?.strip_prefix("/l/")?;
+        let line = ours?.strip_prefix("/l/")?;
         let (name, rest) = line.split_once(END)?;
         Some((Name::new(&unescaped(name)?).ok()?, spot(rest)?))
     }

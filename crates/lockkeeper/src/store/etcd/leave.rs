@@ -50,15 +50,21 @@ impl Etcd {
 
     pub(super) async fn leave_line(&self, ask: Leave) -> StoreResult<Left> {
         let Place { session, name, ticket } = &ask.place;
+        if !self.is_owner(*session).await? {
+            return Ok(Left::Gone);
+        }
         let known = self.sessions.with(*session, |life| life.tickets.get(ticket).cloned());
         let known = known.flatten();
-        let mark = if ask.stray || known.as_ref().is_some_and(|known| known.stray) {
+        let mut mark = if ask.stray || known.as_ref().is_some_and(|known| known.stray) {
             let key = self.keys.closed(tag(*session), *ticket);
             vec![ops::put(&key, Vec::new(), self.stray_lease().await?)]
         } else {
             Vec::new()
         };
         let marked = !mark.is_empty();
+        if self.keys.is_raw() {
+            mark.push(ops::delete(&self.keys.number(name, *ticket)));
+        }
         let left = match known {
             Some(Known { key, created: Some(created), lease, fence: Some(_), behind, .. })
                 if ask.keep.is_none() =>
@@ -133,7 +139,7 @@ impl Etcd {
             let read = TxnRequest { success, ..TxnRequest::default() };
             let answer = self.client.txn(read, Nature::Repeatable).await?;
             let mut answers = ops::Answers::of(answer);
-            if marks > 0 {
+            for _ in 0..marks {
                 answers.skip();
             }
             let queue = Queue::read(&self.keys, name, answers.range()?.kvs);
@@ -171,10 +177,10 @@ impl Etcd {
     }
 }
 
-fn seconds(duration: Duration) -> i64 {
+pub(super) fn seconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
-fn random_lease() -> i64 {
+pub(super) fn random_lease() -> i64 {
     rand::random_range(1..i64::MAX)
 }

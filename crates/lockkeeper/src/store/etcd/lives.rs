@@ -6,7 +6,7 @@ use super::{
     Etcd, KIND, Nature,
     error::{self, lease_gone},
     ops,
-    proto::{Headed as _, TxnRequest},
+    proto::TxnRequest,
     row::Record,
     sessions::{Life, lease, tag},
 };
@@ -24,8 +24,8 @@ impl Etcd {
         let sent = self.clock.now();
         let granted = self.grant(lease(session, 0), ttl + lock_delay).await?;
         // A server may have a longer shortest time than was asked for.
-        let record = Record { terms: Terms::new(granted - lock_delay, lock_delay), owner };
-        let record = self.write_record(session, 0, record).await?;
+        let terms = Terms::new(granted - lock_delay, lock_delay);
+        let record = self.write_record(session, 0, Record::new(session, terms, owner)).await?;
         let life = Life::new(record.terms, record.owner, sent, 1);
         self.sessions.lives().entry(session).or_insert(life);
         Ok(record.terms)
@@ -67,7 +67,12 @@ impl Etcd {
         }
         let found = ops::Answers::of(answer).range()?;
         let found = found.kvs.first().and_then(|kv| Record::read(&kv.value));
-        found.ok_or_else(|| error::nonsense("a session's record"))
+        let found = found.ok_or_else(|| error::nonsense("a session's record"))?;
+        if !found.is_of(session) {
+            let what = "the session's id is taken by another one";
+            return Err(StoreError::not_applied(KIND, Trouble::Denied, what));
+        }
+        Ok(found)
     }
 
     /// What is known of a session; asked from the cluster if another handle has opened it. `None` if it
@@ -86,7 +91,8 @@ impl Etcd {
         let (shards, _) = self.shards_of(session, &found.kvs);
         let first = self.keys.shard(tag(session), 0);
         let record = found.kvs.iter().find(|kv| kv.key == first);
-        let Some(record) = record.and_then(|kv| Record::read(&kv.value)) else { return Ok(None) };
+        let record = record.and_then(|kv| Record::read(&kv.value));
+        let Some(record) = record.filter(|record| record.is_of(session)) else { return Ok(None) };
         let Some(renewed) = self.last_renewal(session, record.terms).await? else {
             return Ok(None);
         };
@@ -142,7 +148,7 @@ impl Etcd {
         let shard = self.sessions.with(session, |life| life.shards.len()).unwrap_or(0);
         let id = lease(session, shard);
         self.grant(id, terms.ttl + terms.lock_delay).await?;
-        self.write_record(session, shard, Record { terms, owner }).await?;
+        self.write_record(session, shard, Record::new(session, terms, owner)).await?;
         self.sessions.with(session, |life| {
             if life.shards.len() == shard {
                 life.shards.push(0);
@@ -156,8 +162,8 @@ impl Etcd {
         Ok(id)
     }
 
-    /// The keep-alives say that the leases live on, and a read beside them, answered by a majority,
-    /// that the session is there and whether somebody was evicted.
+    /// The keep-alives say that the leases live on, and the census beside them, which a majority answers,
+    /// that the session is there, which tickets it has, and whether one was evicted.
     pub(super) async fn renew_session(&self, session: SessionId) -> StoreResult<Renewal> {
         let sent = self.clock.now();
         let leases = match self.life(session).await? {
@@ -166,8 +172,8 @@ impl Etcd {
         };
         let Some(leases) = leases else { return Ok(Renewal::Lost) };
         let before = leases.len();
-        let about = ops::all(&self.keys.session(tag(session)));
-        let (alive, found) = tokio::join!(self.client.keep_alive(leases), self.client.range(about));
+        let (alive, found) =
+            tokio::join!(self.client.keep_alive(leases.clone()), self.census(session, &leases));
         if self.client.is_restored() {
             tracing::warn!("the cluster was restored or replaced: the session is lost");
             return Ok(Renewal::Lost);
@@ -177,29 +183,39 @@ impl Etcd {
             return Ok(Renewal::Lost);
         }
         let found = found?;
-        check_terms(alive.term, found.header().map_or(0, |header| header.raft_term))?;
-        let (shards, evictions) = self.shards_of(session, &found.kvs);
+        check_terms(alive.term, found.term)?;
+        let (shards, version) = self.shards_of(session, &found.about);
         if shards < before {
             return Ok(Renewal::Lost);
         }
         // Another handle has taken more leases for it.
         let more: Vec<i64> = (before..shards).map(|shard| lease(session, shard)).collect();
-        if !more.is_empty() && !self.client.keep_alive(more).await?.all {
-            return Ok(Renewal::Lost);
+        let mut tickets = found.tickets;
+        if !more.is_empty() {
+            if !self.client.keep_alive(more.clone()).await?.all {
+                return Ok(Renewal::Lost);
+            }
+            tickets.extend(self.census(session, &more).await?.tickets);
         }
-        let known = self.sessions.with(session, |life| {
+        self.sessions.with(session, |life| {
             life.renewed = life.renewed.max(sent);
             let shards = life.shards.len().max(shards);
             life.shards.resize(shards, 0);
-            life.known
         });
-        let known_for = sent.saturating_since(known.unwrap_or(sent));
-        Ok(Renewal::Renewed { version: version(evictions, known_for), tickets: None })
+        if let Some(every) = self.compact.filter(|_| found.compact) {
+            self.compact_history(every).await;
+        }
+        let tickets = tickets.into_iter().map(|(_, ticket)| ticket).collect();
+        Ok(Renewal::Renewed { version, tickets: Some(tickets) })
     }
 
     pub(super) async fn close_session(&self, session: SessionId) -> StoreResult<()> {
         // Also the leases that another handle has taken, so what is known here is not enough.
         let found = self.client.range(ops::all(&self.keys.session(tag(session)))).await?;
+        let mut records = found.kvs.iter().filter_map(|kv| Record::read(&kv.value));
+        if records.any(|record| !record.is_of(session)) {
+            return Ok(());
+        }
         let (shards, _) = self.shards_of(session, &found.kvs);
         let known = self.sessions.with(session, |life| life.shards.len()).unwrap_or(0);
         let revokes = (0..shards.max(known)).map(|shard| self.client.revoke(lease(session, shard)));
@@ -224,15 +240,6 @@ fn check_terms(renewed: u64, read: u64) -> StoreResult<()> {
     Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
 }
 
-/// How often all tickets are compared although nobody is known to have been evicted: keys may be
-/// deleted by hand, and what was left behind by a fault shall not stay.
-const COMPARE: Duration = Duration::from_secs(60);
-
-/// Changes when somebody was evicted, and now and then.
-fn version(evictions: u64, known_for: Duration) -> u64 {
-    (evictions << 32) + known_for.as_secs() / COMPARE.as_secs()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,13 +248,5 @@ mod tests {
     fn a_renewal_by_a_deposed_leader_is_none() {
         assert!(check_terms(3, 3).is_ok() && check_terms(4, 3).is_ok());
         assert!(check_terms(3, 4).is_err());
-    }
-
-    #[test]
-    fn tickets_are_compared_after_an_eviction_and_every_minute() {
-        let first = version(0, Duration::from_secs(1));
-        assert_eq!(version(0, Duration::from_secs(59)), first);
-        assert_ne!(version(0, Duration::from_secs(61)), first);
-        assert_ne!(version(1, Duration::from_secs(1)), first);
     }
 }

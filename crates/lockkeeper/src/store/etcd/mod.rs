@@ -5,8 +5,8 @@
 //! | line | the keys under the name, in the order of their create revisions |
 //! | session | a lease that all its keys belong to, and one more after every 1,000 keys |
 //! | hint | a watch on the key before, from the revision on at which it was read, and a letter from who left |
-//! | fence | the ticket's create revision; in raw mode the revision at which the grant was seen |
-//! | round trips | enter 1 (2 where a line that was free the last time is taken, and for readers and permits in a line of more than 64 tickets), leave 1, poll 1, renew 1 and a read beside it, check 1, write 1, annotate 2 |
+//! | fence | the ticket's create revision; in raw mode the revision of a key that is written when it is granted |
+//! | round trips | enter 1 (2 where a line that was free the last time is taken, and for readers and permits in a line of more than 64 tickets), leave 1, poll 1, renew 1 for every 1,000 tickets, and beside it a question for each of these and a read, check 1, write 1, annotate 2 |
 //!
 //! Who may go is decided here, from a linearizable read of the line, by the one rule of
 //! [`admission`](crate::admission), or heard from the one before, who told it when it left. A try is one
@@ -17,7 +17,9 @@
 
 mod advice;
 mod cells;
+mod census;
 mod client;
+mod compact;
 pub(super) mod connect;
 mod enter;
 mod error;
@@ -52,7 +54,7 @@ use keys::Keys;
 use leave::Strays;
 use proto::TxnRequest;
 use sessions::Sessions;
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 pub(crate) const KIND: &str = "etcd";
 
@@ -64,17 +66,25 @@ pub struct Etcd {
     keys: Keys,
     sessions: Sessions,
     strays: Strays,
+    /// After how long the history is compacted, if it was asked for.
+    compact: Option<Duration>,
 }
 
 impl Etcd {
-    async fn over(client: Client, keys: Keys, clock: Clock) -> StoreResult<Self> {
+    async fn over(
+        client: Client,
+        keys: Keys,
+        clock: Clock,
+        compact: Option<Duration>,
+    ) -> StoreResult<Self> {
         client.log_in(client.logins()).await?;
-        for advice in advice::of(&client).await? {
-            tracing::warn!(%advice, "the etcd cluster's set-up");
-        }
         let id = identity(&client, &keys).await?;
         let (sessions, strays) = Default::default();
-        Ok(Self { id, clock, client, keys, sessions, strays })
+        let store = Self { id, clock, client, keys, sessions, strays, compact };
+        for advice in store.look_at_set_up().await? {
+            tracing::warn!(%advice, "the etcd cluster's set-up");
+        }
+        Ok(store)
     }
 
     fn wall_ms(&self) -> u64 {
@@ -114,6 +124,7 @@ impl Store for Etcd {
             survives_failover: self.client.endpoints() > 1,
             // What is kept is said in the value, and that is not ours in raw mode.
             at_least: !self.keys.is_raw(),
+            renewal_shows_tickets: true,
             ..Capabilities::LINES
         }
     }
@@ -179,7 +190,7 @@ impl Store for Etcd {
     }
 
     async fn advice(&self) -> StoreResult<Vec<Advice>> {
-        advice::of(&self.client).await
+        self.look_at_set_up().await
     }
 
     fn forget(&self, session: SessionId) {

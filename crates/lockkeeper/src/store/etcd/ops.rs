@@ -56,6 +56,11 @@ pub(super) fn unchanged(key: &[u8], modified: i64) -> Compare {
     compare(key, CompareTarget::Mod, CompareResult::Equal, CompareWith::Mod(modified))
 }
 
+/// The key was not written from this revision on; there need be none.
+pub(super) fn untouched_since(key: &[u8], revision: i64) -> Compare {
+    compare(key, CompareTarget::Mod, CompareResult::Less, CompareWith::Mod(revision))
+}
+
 /// There is such a key, and its value sorts before this one.
 pub(super) fn below(key: &[u8], value: impl Into<Vec<u8>>) -> Compare {
     let with = CompareWith::Value(value.into());
@@ -86,6 +91,11 @@ pub(super) fn txn(ask: TxnRequest) -> RequestOp {
 /// Reads one key.
 pub(super) fn one(key: &[u8]) -> RangeRequest {
     RangeRequest { key: key.to_vec(), ..RangeRequest::default() }
+}
+
+/// Reads one key without its value.
+pub(super) fn key_of(key: &[u8]) -> RangeRequest {
+    RangeRequest { keys_only: true, ..one(key) }
 }
 
 /// Reads all keys there.

@@ -4,17 +4,16 @@ use super::{
     Etcd, Nature, ops,
     proto::{Headed as _, RangeRequest, RangeResponse, TxnRequest},
     sessions::{Known, tag},
-    standing::{Blocker, Queue},
+    standing::{Blocker, Queue, UNNUMBERED},
     turn,
     watch::Target,
 };
 use crate::{
-    error::StoreError,
     name::Name,
-    store::{Stand, StoreResult, Which, together},
+    store::{Stand, StoreResult, Which},
     ticket::{Mode, Place, SessionId, TicketId},
 };
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 impl Etcd {
     pub(super) async fn poll_tickets(
@@ -23,6 +22,9 @@ impl Etcd {
         which: Which,
     ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
         match which {
+            Which::These(tickets) if !self.is_owner(session).await? => {
+                Ok(tickets.into_iter().map(|(name, ticket)| (name, ticket, Stand::Gone)).collect())
+            }
             Which::These(tickets) => self.stands(session, tickets).await,
             Which::All => {
                 let tickets = self.tickets_of(session).await?;
@@ -33,53 +35,17 @@ impl Etcd {
         }
     }
 
-    /// All tickets that the session's leases have, and those that were sent from here: a member that
-    /// is asked about a lease may lag behind.
+    /// All tickets that the data has, and those that were sent from here: a member that is asked about a
+    /// lease may lag behind.
     async fn tickets_of(&self, session: SessionId) -> StoreResult<Vec<(Name, TicketId)>> {
         self.life(session).await?;
         let known = self.sessions.with(session, |life| {
             let tickets = life.tickets.iter().map(|(ticket, known)| (known.name.clone(), *ticket));
-            let keys = life.tickets.values().map(|known| known.key.clone());
-            let keys = keys.collect::<HashSet<Vec<u8>>>();
-            (life.leases(session), tickets.collect::<BTreeSet<_>>(), keys)
+            (life.leases(session), tickets.collect::<BTreeSet<_>>())
         });
-        let Some((leases, mut tickets, mine)) = known else { return Ok(Vec::new()) };
-        let asks = leases.into_iter().map(|lease| async move {
-            Ok::<_, StoreError>((lease, self.client.time_to_live(lease, true).await?))
-        });
-        let mut unnamed = Vec::new();
-        for answer in together::all(asks).await {
-            let (lease, answer) = answer?;
-            for key in answer.keys {
-                let Some((name, spot)) = self.keys.parse(&key, lease) else { continue };
-                match spot.ticket.filter(|_| spot.session == Some(tag(session))) {
-                    Some(ticket) => drop(tickets.insert((name, ticket))),
-                    None if spot.ticket.is_some() || mine.contains(&key) => {}
-                    None => unnamed.push((name, key)),
-                }
-            }
-        }
-        self.read_names(session, unnamed, &mut tickets).await?;
+        let Some((leases, mut tickets)) = known else { return Ok(Vec::new()) };
+        tickets.extend(self.census(session, &leases).await?.tickets);
         Ok(tickets.into_iter().collect())
-    }
-
-    /// Which tickets of the session stand in slots that this handle does not know of.
-    async fn read_names(
-        &self,
-        session: SessionId,
-        keys: Vec<(Name, Vec<u8>)>,
-        tickets: &mut BTreeSet<(Name, TicketId)>,
-    ) -> StoreResult<()> {
-        for keys in keys.chunks(ops::OPS_MAX) {
-            let asks = keys.iter().map(|(_, key)| ops::one(key)).collect();
-            let (_, found) = self.read_all(asks).await?;
-            for ((name, _), slot) in keys.iter().zip(found) {
-                let queue = Queue::read(&self.keys, name, slot.kvs);
-                let own = queue.0.iter().filter(|s| s.spot.session == Some(tag(session)));
-                tickets.extend(own.filter(|s| !s.is_kept()).map(|s| (name.clone(), s.ticket)));
-            }
-        }
-        Ok(())
     }
 
     pub(super) async fn stands(
@@ -99,7 +65,8 @@ impl Etcd {
             for ((name, ticket), line) in tickets.iter().zip(lines) {
                 let place = Place { session, name: name.clone(), ticket: *ticket };
                 let queue = self.named(&place, line);
-                stands.push((name.clone(), *ticket, self.stand(&place, &queue, revision)));
+                let stand = self.stand(&place, &queue, revision);
+                stands.push((name.clone(), *ticket, self.numbered(&place, &queue, stand).await?));
             }
         }
         Ok(stands)
@@ -156,6 +123,7 @@ impl Etcd {
             return None;
         }
         let stand = self.verdict(&place, &queue, revision);
+        let stand = self.numbered(&place, &queue, stand).await.ok()?;
         if alone {
             let behind = turn::behind(&self.keys, name, &queue);
             self.sessions.with(session, |life| {
@@ -179,7 +147,7 @@ impl Etcd {
     }
 
     /// Reads all of it at one revision.
-    async fn read_all(
+    pub(super) async fn read_all(
         &self,
         mut asks: Vec<RangeRequest>,
     ) -> StoreResult<(i64, Vec<RangeResponse>)> {
@@ -233,7 +201,9 @@ impl Etcd {
             _ => {}
         }
         if at < queue.admitted() {
-            return Stand::Granted { fence: self.note_grant(place, own.created, revision) };
+            let number = if self.keys.is_raw() { None } else { Some(own.created) };
+            let fence = number.map(|number| self.note_grant(place, own.created, number));
+            return Stand::Granted { fence: fence.unwrap_or(UNNUMBERED) };
         }
         let blocker = queue.blocker(at);
         let anyone = blocker == Blocker::Anyone;

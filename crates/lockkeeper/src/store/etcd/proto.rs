@@ -204,6 +204,18 @@ pub(super) struct TxnResponse {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(super) struct CompactionRequest {
+    #[prost(int64, tag = "1")]
+    pub(super) revision: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CompactionResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<ResponseHeader>,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub(super) struct LeaseGrantRequest {
     #[prost(int64, tag = "1")]
     pub(super) ttl: i64,
@@ -348,8 +360,16 @@ pub(super) struct StatusResponse {
     pub(super) header: Option<ResponseHeader>,
     #[prost(string, tag = "2")]
     pub(super) version: String,
+    /// How large the file is, in bytes.
+    #[prost(int64, tag = "3")]
+    pub(super) db_size: i64,
     #[prost(string, repeated, tag = "8")]
     pub(super) errors: Vec<String>,
+    #[prost(int64, tag = "9")]
+    pub(super) db_size_in_use: i64,
+    /// How large the file may become. Servers before 3.6 do not tell.
+    #[prost(int64, tag = "12")]
+    pub(super) db_size_quota: i64,
 }
 
 /// An answer that says which cluster it is from, and as of when.
@@ -373,6 +393,7 @@ macro_rules! headed {
 headed!(
     RangeResponse,
     TxnResponse,
+    CompactionResponse,
     LeaseGrantResponse,
     LeaseRevokeResponse,
     LeaseKeepAliveResponse,

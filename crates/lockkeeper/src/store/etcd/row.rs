@@ -4,9 +4,10 @@
 
 use crate::{
     store::{Cell, Terms},
-    ticket::{Owner, TicketId},
+    ticket::{Owner, SessionId, TicketId},
 };
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use ring::digest::{SHA256, digest};
 use std::time::Duration;
 
 /// The value of a ticket's key: `lk1 TICKET EDIT STATE ENTERED PID HOST PROGRAM`, a line's end, the
@@ -68,25 +69,43 @@ impl Row {
     }
 }
 
-/// The value of a session's first key: `lk1 TTL DELAY PID HOST PROGRAM`, times in milliseconds.
+/// The value of a session's keys: `lk1 TTL DELAY PROOF PID HOST PROGRAM`, times in milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) terms: Terms,
+    /// A hash of the session's whole id, of which only the first half is public: who knows the other
+    /// half may act for the session.
+    pub(super) proof: String,
     pub(super) owner: Owner,
 }
 
 impl Record {
+    pub(super) fn new(session: SessionId, terms: Terms, owner: Owner) -> Self {
+        Self { terms, proof: proof(session), owner }
+    }
+
+    /// Was it written for this session, and not for another one with the same public half?
+    pub(super) fn is_of(&self, session: SessionId) -> bool {
+        self.proof == proof(session)
+    }
+
     pub(super) fn write(&self) -> Vec<u8> {
         let (ttl, delay) = (self.terms.ttl.as_millis(), self.terms.lock_delay.as_millis());
-        format!("lk1 {ttl} {delay} {}\n", write_owner(&self.owner)).into_bytes()
+        format!("lk1 {ttl} {delay} {} {}\n", self.proof, write_owner(&self.owner)).into_bytes()
     }
 
     pub(super) fn read(value: &[u8]) -> Option<Self> {
         let mut words = split(value)?.0.strip_prefix("lk1 ")?.split(' ');
         let mut time = || Some(Duration::from_millis(words.next()?.parse().ok()?));
         let terms = Terms::new(time()?, time()?);
-        Some(Self { terms, owner: read_owner(&mut words)? })
+        let proof = words.next()?.to_owned();
+        Some(Self { terms, proof, owner: read_owner(&mut words)? })
     }
+}
+
+fn proof(session: SessionId) -> String {
+    let hash = digest(&SHA256, &session.to_bytes());
+    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The value of a cell: `FENCE EDIT` in 16 hexadecimal digits each, so that etcd itself can compare
@@ -147,8 +166,10 @@ mod tests {
                 prop_assert_eq!(Row::read(&row.write()), Some(row));
             }
             let (ttl, delay) = (Duration::from_millis(ttl), Duration::from_millis(delay));
-            let record = Record { terms: Terms::new(ttl, delay), owner };
-            prop_assert_eq!(Record::read(&record.write()), Some(record));
+            let session = SessionId::random();
+            let record = Record::new(session, Terms::new(ttl, delay), owner);
+            prop_assert_eq!(Record::read(&record.write()), Some(record.clone()));
+            prop_assert!(record.is_of(session) && !record.is_of(SessionId::random()));
         }
 
         #[test]

@@ -62,8 +62,6 @@ pub(super) struct Life {
     /// When the last good renewal, or the opening, was sent. After the TTL the session is over for its
     /// owner, although the store keeps the lease for the lock-delay.
     pub(super) renewed: Moment,
-    /// Since when this handle knows of it.
-    pub(super) known: Moment,
 }
 
 /// Of how many lines it is remembered whether they were free.
@@ -95,8 +93,8 @@ pub(super) struct Known {
 impl Life {
     pub(super) fn new(terms: Terms, owner: Owner, renewed: Moment, shards: usize) -> Self {
         let (shards, tickets, free) = (vec![0; shards], HashMap::new(), HashMap::new());
-        let (born, ear, known) = (HashMap::new(), None, renewed);
-        Self { terms, owner, shards, tickets, born, free, ear, renewed, known }
+        let (born, ear) = (HashMap::new(), None);
+        Self { terms, owner, shards, tickets, born, free, ear, renewed }
     }
 
     pub(super) fn is_over(&self, now: Moment) -> bool {

@@ -19,6 +19,9 @@ use std::{collections::HashMap, time::Duration};
 /// When one who was not let in looks again.
 pub(super) const RECHECK: Duration = Duration::from_secs(1);
 
+/// The fence of a grant in raw mode that was not given a number yet; nothing has this one.
+pub(super) const UNNUMBERED: u64 = 0;
+
 /// A ticket in a line.
 pub(super) struct Standing {
     pub(super) key: Vec<u8>,

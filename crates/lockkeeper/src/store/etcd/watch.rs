@@ -283,7 +283,7 @@ impl Watches {
             evicted(letter).into_iter().for_each(|ticket| to.hints.ended(ticket));
         } else if letter.key == to.etcd.keys.turn(session)
             && let Some(turn) = Letter::read(&letter.value)
-            && let Some(ticket) = to.grant(&turn, letter.mod_revision)
+            && let Some(ticket) = to.grant(&turn)
         {
             self.forget(ticket);
         }
@@ -348,13 +348,13 @@ impl Calls<'_> {
         self.hints.look(Some(ticket));
     }
 
-    /// A ticket's turn has come, as it was told at this revision. A ticket that is not known to have come
+    /// A ticket's turn has come. A ticket that is not known to have come
     /// yet finds that out by itself.
-    fn grant(&self, turn: &Letter, revision: i64) -> Option<TicketId> {
+    fn grant(&self, turn: &Letter) -> Option<TicketId> {
         if self.etcd.client.is_restored() {
             return None;
         }
-        let number = self.etcd.fence_of(turn.created, revision);
+        let number = u64::try_from(turn.created).unwrap_or(0);
         let granted = self.etcd.sessions.with(self.session, |life| {
             let ticket = life.born_at(turn.created)?;
             let known = life.tickets.get_mut(&ticket).filter(|known| known.fence.is_none())?;
@@ -474,7 +474,7 @@ impl Etcd {
         calls: &Calls<'_>,
     ) -> StoreResult<bool> {
         let Some(response) = response else { return Ok(false) };
-        let response = response.map_err(|status| error::of(status).error)?;
+        let response = response.map_err(|status| error::of(&status).error)?;
         if response.header().is_some_and(|h| h.cluster_id != self.client.cluster()) {
             return Ok(false);
         }

@@ -30,8 +30,14 @@ use tonic::{body::Body, client::GrpcService};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// For how long connecting may take: less than an attempt, so that it is known that nothing was sent.
-const CONNECT: Duration = Duration::from_secs(1);
+/// For how long the addresses of a host may take to answer, all together.
+const DIAL: Duration = Duration::from_secs(3);
+/// For how long connecting may take, looking up the name and TLS included. Far links need several
+/// round trips.
+const CONNECT: Duration = Duration::from_secs(5);
+/// For how long a request waits for its connection: less than an attempt, so that it is known that
+/// nothing was sent. The connection is made all the same, and the next attempt finds it.
+const PATIENCE: Duration = Duration::from_millis(1200);
 /// How often a connection is tried. A server that is asked more often than every five seconds takes it
 /// for an attack.
 const PING: Duration = Duration::from_secs(6);
@@ -64,7 +70,7 @@ impl Endpoint {
     }
 
     async fn reach(&self) -> io::Result<Made> {
-        let stream = dial(&self.host, self.port, self.tls.as_ref(), CONNECT).await?;
+        let stream = dial(&self.host, self.port, self.tls.as_ref(), DIAL).await?;
         h2::client::Builder::new()
             .enable_push(false)
             .initial_window_size(WINDOW)
@@ -198,7 +204,11 @@ impl Wire {
         let mut line = self.line(None);
         let mut tries = 0;
         loop {
-            let found = line.wait_for(|state| !matches!(state, State::Making)).await;
+            let made = line.wait_for(|state| !matches!(state, State::Making));
+            let Ok(found) = timeout(PATIENCE, made).await else {
+                let endpoint = &self.0.endpoint;
+                return Err(unsent(format_args!("{endpoint}: {}", late(PATIENCE))));
+            };
             let found = found.map(|state| state.clone());
             let why = match found.unwrap_or_else(|_| State::Over(unsent("its task was ended"))) {
                 State::Open(send, engine) => match send.ready().await {

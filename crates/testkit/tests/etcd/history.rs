@@ -1,0 +1,180 @@
+//! The history of a cluster: another one behind the same address, and one that grows.
+
+use crate::{ask, clients::etcdctl, cost::counted, revision};
+use lockkeeper::{Keeper, Loss};
+use serde_json::json;
+use servers::{Running, Way};
+use std::time::Duration;
+use testkit::{
+    live::start,
+    world::{eventually, soon},
+};
+
+/// Starts another server from a snapshot of the first one, as if it were the same.
+async fn twin(server: &Running, snapshot: &str) -> Option<Running> {
+    let mut twin = start(servers::ETCD)?;
+    twin.stop().expect("stopped");
+    let data = twin.folder().join("etcd-1");
+    std::fs::remove_dir_all(&data).expect("removed");
+    let peers = format!("http://127.0.0.1:{}", server.ports()[1]);
+    let restore = [
+        format!("--data-dir={}", data.display()),
+        "--name=etcd-1".to_owned(),
+        format!("--initial-cluster=etcd-1={peers}"),
+        format!("--initial-advertise-peer-urls={peers}"),
+    ];
+    let mut words = vec!["snapshot", "restore", snapshot];
+    words.extend(restore.iter().map(String::as_str));
+    etcdctl(server, &words).await;
+    twin.restart().expect("restarted");
+    Some(twin)
+}
+
+/// Behind the address is now a cluster that was restored from a snapshot. Its id is the same, and others
+/// have written so much there that its revision is higher than ours was. What was locked after the
+/// snapshot is lost, what was released after it is left again, and what was locked before it is held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_history_behind_the_same_address_is_noticed_within_two_renewals() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let way = Way::to(server.ports()[0]).expect("a way");
+    let url = format!("etcd://127.0.0.1:{}", way.port());
+    let keeper = Keeper::builder().ttl(Duration::from_secs(12)).connect(&url).await;
+    let keeper = keeper.expect("it answers");
+    let early = keeper.lock("early").await.expect("free");
+    let ghost = keeper.lock("ghost").await.expect("free");
+    let again = keeper.lock("again").await.expect("free");
+    let snapshot = server.folder().join("snapshot").display().to_string();
+    etcdctl(&server, &["snapshot", "save", &snapshot]).await;
+    ghost.release().await.expect("released");
+    // At the same key as before the snapshot, but another grant.
+    again.release().await.expect("released");
+    let again = keeper.lock("again").await.expect("free");
+    let late = keeper.lock("late").await.expect("free");
+    let Some(twin) = twin(&server, &snapshot).await else { return };
+    // All tickets were compared once, as they always are.
+    let renewals = |server: &Running| counted(server).get("LeaseKeepAlive").copied().unwrap_or(0);
+    let before = renewals(&server);
+    eventually("two renewals", async || renewals(&server) >= before + 2).await;
+    let passed = revision(&server) + 100;
+    eventually("the twin's revision is higher", async || {
+        ask(&twin, "/v3/kv/put", &json!({ "key": "eA==", "value": "eA==" }));
+        revision(&twin) > passed
+    })
+    .await;
+    way.lead_to(twin.ports()[0]);
+    way.sever();
+    assert_eq!(soon("the loss", late.lost()).await, Loss::Evicted);
+    assert_eq!(soon("the loss", again.lost()).await, Loss::Evicted);
+    eventually("the ghost is left", async || {
+        keeper.look_at("ghost").await.expect("a look").is_none()
+    })
+    .await;
+    let renewals = renewals(&twin);
+    assert!(renewals <= 3, "noticed after {renewals} renewals");
+    assert!(early.is_held() && keeper.check(&early.sequencer()).await.expect("an answer"));
+    keeper.close().await;
+}
+
+/// A key that is deleted by hand is noticed likewise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_deleted_by_hand_is_noticed_within_two_renewals() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let keeper = Keeper::builder().ttl(Duration::from_secs(9)).connect(server.url()).await;
+    let keeper = keeper.expect("it answers");
+    let (kept, gone) = (keeper.lock("kept").await, keeper.lock("gone").await);
+    let (kept, gone) = (kept.expect("free"), gone.expect("free"));
+    let renewals = || counted(&server).get("LeaseKeepAlive").copied().unwrap_or(0);
+    eventually("two renewals", async || renewals() >= 2).await;
+    let before = renewals();
+    etcdctl(&server, &["del", "--prefix", "lockkeeper/l/gone!"]).await;
+    assert_eq!(soon("the loss", gone.lost()).await, Loss::Evicted);
+    assert!(renewals() <= before + 3, "{} renewals", renewals() - before);
+    assert!(kept.is_held());
+    keeper.close().await;
+}
+
+/// The oldest revision that can still be read, as far as this one can.
+fn is_compacted(server: &Running, revision: u64) -> bool {
+    let ask_for = json!({ "key": "eA==", "revision": revision.to_string() });
+    let answer = ask(server, "/v3/kv/range", &ask_for);
+    // Where the words stand differs from version to version.
+    answer.to_string().contains("has been compacted")
+}
+
+async fn pairs(keeper: &Keeper, times: usize) {
+    for _ in 0..times {
+        keeper.lock("busy").await.expect("free").release().await.expect("released");
+    }
+}
+
+/// Old revisions go, young ones stay, and those who wait are woken, also when their watches are new.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_compact_the_history_stops_growing_and_waiters_are_woken() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let way = Way::to(server.ports()[0]).expect("a way");
+    let ttl = Duration::from_secs(6);
+    let connect = async |port: u16| {
+        let url = format!("etcd://127.0.0.1:{port}?compact=2s");
+        Keeper::builder().ttl(ttl).connect(&url).await.expect("it answers")
+    };
+    let (one, two) = (connect(server.ports()[0]).await, connect(way.port()).await);
+    let held = one.lock("a").await.expect("free");
+    let waiter = tokio::spawn(two.lock("a").into_future());
+    crate::until_length(&one, "a", 2).await;
+    let old = revision(&server);
+    pairs(&one, 20).await;
+    let times = counted(&server).get("Compact").copied().unwrap_or(0);
+    let began = std::time::Instant::now();
+    eventually("the old revisions are compacted", async || {
+        pairs(&one, 1).await;
+        is_compacted(&server, old)
+    })
+    .await;
+    assert!(!is_compacted(&server, revision(&server) - 1), "the young ones are not");
+    // However many clients there are, they do it once in the interval.
+    eventually("a few intervals", async || began.elapsed() > Duration::from_secs(10)).await;
+    let times = counted(&server).get("Compact").copied().unwrap_or(0) - times;
+    assert!(times <= began.elapsed().as_secs() / 2 + 1, "{times} in {:?}", began.elapsed());
+    way.sever();
+    pairs(&one, 5).await;
+    held.release().await.expect("released");
+    let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
+    next.release().await.expect("released");
+    for keeper in [one, two] {
+        keeper.close().await;
+    }
+}
+
+/// By default nothing is compacted; then the advice says so, with the server's own figures.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_history_that_only_grows_is_advised_about() {
+    use lockkeeper::Store as _;
+    let Some(server) = start(servers::ETCD) else { return };
+    let keeper = crate::keeper(&server).await;
+    let advice = async |keeper: &Keeper| {
+        let advice = keeper.store().advice().await.expect("an answer");
+        advice.iter().find(|advice| advice.what.contains("history")).map(ToString::to_string)
+    };
+    assert_eq!(advice(&keeper).await, None, "it is young");
+    let put = json!({ "request_put": { "key": "eA==", "value": "eA==" } });
+    eventually("it has a history", async || {
+        for _ in 0..500 {
+            ask(&server, "/v3/kv/txn", &json!({ "success": [put] }));
+        }
+        revision(&server) > 10_000
+    })
+    .await;
+    let said = advice(&keeper).await.expect("an advice");
+    for word in ["MB", "compact=", "--auto-compaction-retention"] {
+        assert!(said.contains(word), "{said}");
+    }
+    let url = format!("{}?compact=1h", server.url());
+    let compacts = Keeper::connect(&url).await.expect("it answers");
+    assert_eq!(advice(&compacts).await, None, "these clients compact it");
+    let revision = revision(&server);
+    ask(&server, "/v3/kv/compaction", &json!({ "revision": revision.to_string() }));
+    assert_eq!(advice(&keeper).await, None, "somebody compacts it");
+    for keeper in [keeper, compacts] {
+        keeper.close().await;
+    }
+}
