@@ -187,7 +187,7 @@ fn install(site: &Site, program: &str, words: &[&str], options: &[&str]) -> Resu
     Ok(())
 }
 
-/// A server that is ready greets whoever comes: a packet of version 10 of its protocol. One that has
+/// A server that is ready greets every client: a packet of version 10 of its protocol. One that has
 /// too many connections answers with an error packet.
 fn greets(port: u16) -> Result<()> {
     let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;

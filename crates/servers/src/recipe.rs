@@ -29,7 +29,7 @@ pub struct Recipe {
     pub folders: &'static [&'static str],
     /// The root from which it always comes; `None` if it is the machine's own.
     pub root: Option<Root>,
-    /// The root from which the newest version comes, for those who ask for that.
+    /// The root from which the newest version comes, where [`VERSIONS`](Self::VERSIONS) asks for that.
     pub newest: Option<Root>,
     /// How many local ports it needs.
     pub ports: usize,

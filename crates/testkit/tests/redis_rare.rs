@@ -307,7 +307,7 @@ async fn names_like_our_own_keys_are_names_like_others() {
     assert!(keeper.look("").await.expect("a look").is_empty());
 }
 
-/// Whoever empties the server while a client connects must not meet half of what the client has written.
+/// A server that is emptied while a client connects must not be left with half of what the client has written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_emptied_while_a_client_connects_is_connected_to() {
     let Some(server) = start(servers::REDIS) else { return };

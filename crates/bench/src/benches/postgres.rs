@@ -163,7 +163,7 @@ async fn hand_overs(url: &str, name: &str) -> Result<(f64, Vec<f64>)> {
     Ok((times[0], warm))
 }
 
-/// A row that is changed durably, and somebody who listens.
+/// A row that is changed durably, and a connection that listens.
 struct Bell {
     floor: Floor,
     notify: Statement,

@@ -31,7 +31,7 @@ struct Facts {
     /// Replicas, and how many of them commits wait for.
     replicas: i64,
     synchronous: String,
-    /// How many transactions ago the oldest snapshot was taken that somebody still uses.
+    /// How many transactions ago the oldest snapshot was taken that a transaction still uses.
     held_back: i64,
     now: i64,
 }

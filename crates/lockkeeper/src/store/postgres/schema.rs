@@ -172,7 +172,7 @@ fn missing(schema: &str) -> StoreError {
 mod tests {
     use super::*;
 
-    /// Whoever changes the statements raises the layout, and writes the new pair here.
+    /// A change of the statements must raise the layout, and put the new pair here.
     #[test]
     fn every_change_of_the_statements_is_another_layout() {
         assert_eq!((LAYOUT, digest().as_str()), (5, "9020635afc15d626"));
