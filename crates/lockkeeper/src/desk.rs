@@ -1,13 +1,18 @@
 //! What a session's task, the store's hints, the waiting loop and the guards share: who waits, who
 //! holds, and until when the session may be believed in.
 
+mod compare;
+mod hints;
+
+pub(crate) use compare::Expected;
+
 use crate::{
     clock::{Clock, Moment},
     error::{Loss, StoreError},
     grip::Grip,
     name::Name,
     outage::Away,
-    store::{Hints, Stand, TicketDigest, Wait},
+    store::{Hints as _, Stand, TicketDigest, Wait},
     ticket::{ById, TicketId},
 };
 use std::{
@@ -123,13 +128,6 @@ impl Waiter {
     fn stands(&self) -> bool {
         !self.ended && (self.recheck.is_some() || self.told.is_some())
     }
-}
-
-/// A ticket that the store must have when it is asked for all of them.
-pub(crate) struct Expected {
-    pub(crate) ticket: TicketId,
-    /// It was granted already when the question was sent.
-    granted: bool,
 }
 
 /// What the session's task has to do now.
@@ -484,69 +482,6 @@ impl Desk {
         self.book().held.len()
     }
 
-    /// The tickets that the store must have now, held and waiting.
-    pub(crate) fn expected(&self) -> Vec<Expected> {
-        let book = self.book();
-        let held = book.held.keys().map(|ticket| Expected { ticket: *ticket, granted: true });
-        let waiting = book.waiting.iter().filter(|(_, waiter)| waiter.stands());
-        let waiting = waiting
-            .map(|(ticket, waiter)| Expected { ticket: *ticket, granted: waiter.told.is_some() });
-        held.chain(waiting).collect()
-    }
-
-    /// The same in two numbers, as a renewal's answer has them.
-    pub(crate) fn digest(&self) -> TicketDigest {
-        self.expected().into_iter().map(|expected| expected.ticket).collect()
-    }
-
-    /// Takes in how a ticket stood that the store should have had when all were asked for. A grant that
-    /// is missing there, or has another number, is lost; a ticket that waited enters again.
-    pub(crate) fn compared(&self, expected: &Expected, there: Option<&Stand>, fenced: bool) {
-        let is_wrong = |fence: u64| match there {
-            Some(Stand::Granted { fence: now }) => fenced && *now != fence,
-            // The answer may be older than a grant that came after the question.
-            Some(Stand::Waiting(_)) => expected.granted,
-            Some(Stand::Gone) | None => true,
-        };
-        let mut book = self.book();
-        if !expected.granted && matches!(there, Some(Stand::Waiting(_))) {
-            let told = book.waiting.get(&expected.ticket).is_some_and(|w| w.told.is_some());
-            book.again |= told || book.held.contains_key(&expected.ticket);
-        }
-        if let Some(waiter) = book.waiting.get_mut(&expected.ticket) {
-            match waiter.told {
-                Some(fence) => waiter.ended |= is_wrong(fence),
-                // Without its sender the waiting loop enters again, at the end of the line.
-                None if there.is_none() => drop(book.waiting.remove(&expected.ticket)),
-                None => {}
-            }
-        }
-        let lost = book.held.get(&expected.ticket).is_some_and(|grip| is_wrong(grip.fence));
-        let grip = if lost { book.held.remove(&expected.ticket) } else { None };
-        drop(book);
-        if let Some(grip) = grip {
-            grip.end(Loss::Evicted);
-        }
-    }
-
-    /// All tickets were compared with the store's of this version. If something came meanwhile that the
-    /// comparison cannot have seen, the next renewal leads to another one.
-    pub(crate) fn verified(&self, version: u64) {
-        let mut book = self.book();
-        let again = std::mem::take(&mut book.again);
-        (book.verified, book.left) = ((!again).then_some(version), None);
-        book.comparisons += 1;
-    }
-
-    /// Does anybody here know this ticket?
-    pub(crate) fn knows(&self, ticket: TicketId) -> bool {
-        let book = self.book();
-        book.waiting.contains_key(&ticket)
-            || book.held.contains_key(&ticket)
-            || book.leaving.contains(&ticket)
-            || book.left.as_ref().is_some_and(|left| left.contains(&ticket))
-    }
-
     /// Takes out a waiter whose enter has been answered.
     fn answered(&self, ticket: TicketId) -> Option<Waiter> {
         let mut book = self.book();
@@ -566,59 +501,6 @@ impl Desk {
     /// The source of hints has broken.
     pub(crate) fn deafened(&self) {
         self.deaf.store(true, Ordering::Release);
-    }
-}
-
-impl Hints for Desk {
-    fn granted(&self, ticket: TicketId, fence: u64) {
-        let turn = self.book().waiting.get_mut(&ticket).and_then(|waiter| {
-            waiter.recheck = None;
-            let turn = waiter.turn.take()?;
-            waiter.told = Some(fence);
-            Some(turn)
-        });
-        if let Some(turn) = turn {
-            // The waiter may have gone: then its seat leaves, whatever the fence.
-            let _ = turn.send(fence);
-        }
-    }
-
-    fn ended(&self, ticket: TicketId) {
-        drop(self.answered(ticket));
-        let grip = {
-            let mut book = self.book();
-            if let Some(waiter) = book.waiting.get_mut(&ticket) {
-                (waiter.ended, waiter.hinted) = (true, true);
-            }
-            book.held.remove(&ticket)
-        };
-        if let Some(grip) = grip {
-            grip.end(Loss::Evicted);
-        }
-    }
-
-    fn freed(&self, name: &Name) {
-        if let Some(bell) = self.book().contending.get(name) {
-            bell.notify_one();
-        }
-    }
-
-    fn look(&self, ticket: Option<TicketId>) {
-        self.deaf.store(false, Ordering::Release);
-        let (now, mut book) = (self.clock.now(), self.book());
-        let mut hurry = |waiter: &mut Waiter| match &mut waiter.recheck {
-            Some(recheck) => *recheck = now,
-            None => waiter.hinted = true,
-        };
-        match ticket {
-            Some(ticket) => book.waiting.get_mut(&ticket).into_iter().for_each(&mut hurry),
-            None => {
-                book.waiting.values_mut().for_each(&mut hurry);
-                book.contending.values().for_each(|bell| bell.notify_one());
-            }
-        }
-        drop(book);
-        self.due.notify_one();
     }
 }
 

@@ -21,6 +21,8 @@
 
 mod advice;
 pub(super) mod connect;
+mod enter;
+mod leave;
 mod link;
 mod look;
 mod often;
@@ -43,8 +45,8 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    error::{Outcome, StoreError, Trouble},
-    line::{LINE_MAX, Line},
+    error::{Outcome, StoreError},
+    line::Line,
     name::Name,
     ticket::{Place, SessionId, TicketId},
 };
@@ -53,7 +55,7 @@ use link::Link;
 use link::Text;
 use mysql_async::{Row, Value};
 use often::Often;
-use reply::{Answer, field, one, what};
+use reply::{field, one, what};
 use statements::{Server, Statements};
 use std::{
     fmt,
@@ -215,135 +217,6 @@ impl Mysql {
     /// The server's clock, as far as we can tell.
     fn server_micros(&self) -> i64 {
         self.local_micros() + self.offset.load(Ordering::Relaxed)
-    }
-
-    /// Enters a line in which nobody stands, by one plain statement. `None` if that was not to be.
-    async fn enter_first(&self, ask: &Enter) -> StoreResult<Option<u64>> {
-        let Place { session, name, ticket } = &ask.place;
-        if self.fast.is_crowded(name) || self.outdated.load(Ordering::Acquire) {
-            return Ok(None);
-        }
-        let breaks = self.link.breaks();
-        let Some(life) = self.fast.known_life(*session, self.clock.now(), breaks) else {
-            return Ok(None);
-        };
-        let deadline = self.server_micros().saturating_add(micros(PATIENCE));
-        let params = vec![
-            bytes(ticket.to_bytes()),
-            bytes(session.to_bytes()),
-            ask.mode.weight().into(),
-            ask.mode.capacity().into(),
-            bytes(&ask.note),
-            bytes(name.as_str()),
-            life.min(deadline).into(),
-        ];
-        let wrote = self.link.write(self.link.lines(), &self.sql.enter_first, params).await?;
-        if wrote.number.is_some() && self.link.breaks() != breaks {
-            // It stands in a line, and perhaps by the word of another server.
-            self.doubts.note(&ask.place);
-            return Ok(None);
-        }
-        Ok(wrote.number)
-    }
-
-    /// Enters a line by the whole procedure.
-    async fn enter_line(&self, ask: &Enter) -> StoreResult<Entered> {
-        let mut answer = self.try_enter(ask).await?;
-        if let Answer::Late(now) = answer {
-            // The server's clock was set, or ours stood still: once more, with the clock it has now.
-            self.set_clock(now);
-            answer = self.try_enter(ask).await?;
-        }
-        match answer {
-            Answer::Entered(entered) => Ok(entered),
-            Answer::Late(now) => {
-                self.set_clock(now);
-                let what = "the server's clock does not stand still";
-                Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
-            }
-        }
-    }
-
-    async fn try_enter(&self, ask: &Enter) -> StoreResult<Answer> {
-        let Place { session, name, ticket } = &ask.place;
-        let (sent, breaks) = (self.clock.now(), self.link.breaks());
-        let deadline = self.server_micros().saturating_add(micros(PATIENCE));
-        let params = vec![
-            bytes(name.as_str()),
-            bytes(ticket.to_bytes()),
-            bytes(session.to_bytes()),
-            ask.mode.weight().into(),
-            ask.mode.capacity().into(),
-            u8::from(ask.manner == Manner::Queue).into(),
-            deadline.into(),
-            LINE_MAX.into(),
-            bytes(&ask.note),
-        ];
-        let sql = match ask.manner {
-            Manner::Queue => Text::from(&self.sql.enter),
-            // Who only tries waits for nobody.
-            Manner::Contend => Text::at_once(&self.sql.enter),
-        };
-        let reply = match self.link.insist_briefly(self.link.lines(), sql, params).await {
-            Err(e) if trouble::is_blocked(&e) => {
-                if e.outcome == Outcome::Unknown {
-                    self.doubts.note(&ask.place);
-                }
-                return Ok(Answer::Entered(Entered::Busy(reply::blocked())));
-            }
-            reply => reply?,
-        };
-        let answer = reply::entered(&one(reply.rows)?);
-        if reply.doubled {
-            self.doubts.note(&ask.place);
-        }
-        if let Ok(Answer::Entered(entered)) = &answer {
-            self.fast.lives_on(*session, sent, breaks);
-            self.fast.set_crowded(name, !matches!(entered, Entered::Granted { .. }));
-        }
-        answer
-    }
-
-    /// Releases a lock for which nobody waits, by one plain statement. Says whether that was to be.
-    async fn leave_first(&self, ask: &Leave) -> StoreResult<bool> {
-        let Place { session, name, ticket } = &ask.place;
-        let plain = ask.keep.is_none() && !ask.stray && !self.outdated.load(Ordering::Acquire);
-        if !plain || self.fast.is_crowded(name) {
-            return Ok(false);
-        }
-        let sql = if self.often.again(name) { &self.sql.leave_first } else { &self.sql.leave_rare };
-        let params =
-            vec![bytes(name.as_str()), bytes(ticket.to_bytes()), bytes(session.to_bytes())];
-        let wrote = self.link.write(self.link.lines(), sql, params).await?;
-        Ok(wrote.changed)
-    }
-
-    /// Leaves a line by the whole procedure.
-    async fn leave_line(&self, ask: Leave) -> StoreResult<Left> {
-        let Place { session, name, ticket } = &ask.place;
-        let params = vec![
-            bytes(name.as_str()),
-            bytes(ticket.to_bytes()),
-            bytes(session.to_bytes()),
-            micros(ask.keep.unwrap_or_default()).into(),
-            if ask.stray { micros(STRAY_MAX) } else { 0 }.into(),
-        ];
-        let row = one(self.link.ask(self.link.lines(), &self.sql.leave, params).await?)?;
-        if reply::fence(&row)? > 0 {
-            self.fast.set_crowded(name, true);
-            self.watch.handed_over();
-        }
-        let what = what(&row)?;
-        if ask.stray && what != "pinned" {
-            self.doubts.settle(*ticket);
-        }
-        match what.as_str() {
-            "released" => Ok(Left::Released),
-            "withdrawn" => Ok(Left::Withdrawn),
-            "gone" => Ok(Left::Gone),
-            "pinned" => Err(reply::pinned()),
-            _ => Err(reply::nonsense()),
-        }
     }
 
     /// How these tickets of a session stand, in one round trip.
