@@ -4,7 +4,7 @@
 //! be given to somebody else, so a signal to the group never hits a stranger.
 
 use crate::{procfs, shim, supervisor::Supervisor};
-use lockkeeper::clock::Clock;
+use lockkeeper::clock::{Clock, Moment};
 use nix::{
     errno::Errno,
     sys::{
@@ -138,6 +138,13 @@ impl Child {
         self.finish(grace).await;
     }
 
+    /// Passes on SIGTERM. The supervisor is told, so that a lockkeeper which is killed afterwards (by
+    /// an outer lockkeeper, or by a service manager) leaves the group only the rest of this time.
+    pub(crate) fn pass_on_sigterm(&self, grace: Duration) {
+        self.supervisor.ends_within(grace);
+        self.signal(Signal::SIGTERM);
+    }
+
     /// Goes on after [`ask_to_end`](Self::ask_to_end).
     pub(crate) async fn finish(&mut self, grace: Duration) {
         self.gone_within(grace).await;
@@ -146,8 +153,16 @@ impl Child {
         self.gone_within(GONE_MAX).await;
     }
 
-    /// Waits until nobody lives in the group, but not longer than this.
+    /// Waits until no process lives in the group, but not longer than this.
     async fn gone_within(&mut self, time: Duration) {
+        self.gone_by(Clock::system().now() + time).await;
+    }
+
+    /// Waits until no process lives in the group, but not longer than until then.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped.
+    pub(crate) async fn gone_by(&mut self, until: Moment) {
         let clock = Clock::system();
         let gone = async {
             while self.changed().await != Change::Ended {}
@@ -155,7 +170,7 @@ impl Child {
                 clock.sleep(LOOK).await;
             }
         };
-        tokio::select! { () = gone => {} () = clock.sleep(time) => {} }
+        tokio::select! { () = gone => {} () = clock.sleep_until(until) => {} }
     }
 
     /// Takes the command out of the table of processes. After this its group is nobody's.

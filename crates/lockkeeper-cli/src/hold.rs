@@ -23,7 +23,7 @@ const NOTE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_se
 /// How the time under the lock came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// The command has ended by itself.
+    /// The command has ended, by itself or by a signal that was passed on.
     Done,
     /// The lock was lost, and the command was ended for it.
     Lost,
@@ -48,6 +48,15 @@ pub(crate) struct Hold<'a> {
     pub(crate) wants_terminal: bool,
     /// The loss of the lock has been told, and the command goes on without it.
     pub(crate) without: bool,
+    /// By when a signal that was passed on is to have ended the command.
+    pub(crate) ends: Option<Ends>,
+}
+
+/// A signal that ends a process which does not expect it was passed on to the command's group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    signal: Signal,
+    by: Moment,
 }
 
 /// What is left when the command has ended.
@@ -66,6 +75,8 @@ impl Hold<'_> {
     pub(crate) async fn last(&mut self) -> Ending {
         let clock = Clock::system();
         let mut belief = Belief::new(&clock, self.guard);
+        // Once the command has ended by a signal: until when the rest of its group has time.
+        let mut rest = None;
         loop {
             tokio::select! {
                 biased;
@@ -74,9 +85,17 @@ impl Hold<'_> {
                         return Ending::Lost;
                     }
                 }
-                change = self.child.changed() => match change {
-                    Change::Ended => return Ending::Done,
-                    Change::Stopped(by) => self.stopped(by),
+                change = changed(&mut self.child, rest) => match change {
+                    None => {
+                        // What is still there has had its time.
+                        self.child.finish(Duration::ZERO).await;
+                        return Ending::Done;
+                    }
+                    Some(Change::Stopped(by)) => self.stopped(by),
+                    Some(Change::Ended) => match self.ended_by_signal(clock.now()) {
+                        Some(by) => rest = Some(by),
+                        None => return Ending::Done,
+                    },
                 },
                 signal = self.signals.next() => self.signalled(signal),
                 // We follow when the command has stopped.
@@ -119,8 +138,31 @@ impl Hold<'_> {
                 self.suspend.continued();
                 self.resume();
             }
+            Signal::SIGTERM => {
+                self.note_end(signal);
+                self.child.pass_on_sigterm(self.kill_after);
+            }
+            Signal::SIGINT | Signal::SIGHUP | Signal::SIGQUIT => {
+                self.note_end(signal);
+                self.child.signal(signal);
+            }
             signal => self.child.signal(signal),
         }
+    }
+
+    /// Notes a signal that may end the command. After SIGTERM no other one gives more time.
+    fn note_end(&mut self, signal: Signal) {
+        if self.ends.is_none_or(|ends| ends.signal != Signal::SIGTERM) {
+            self.ends = Some(Ends { signal, by: Clock::system().now() + self.kill_after });
+        }
+    }
+
+    /// Until when the rest of the group has time, if a signal has ended the command. A command that
+    /// has lived on for longer than kill-after took the signal for something else, as daemons do with
+    /// SIGHUP, and has ended by itself. SIGTERM means nothing else.
+    fn ended_by_signal(&self, now: Moment) -> Option<Moment> {
+        let ends = self.ends?;
+        (ends.signal == Signal::SIGTERM || now < ends.by).then_some(ends.by)
     }
 
     /// The command has stopped: it wants the terminal, or its job is to rest.
@@ -156,6 +198,18 @@ impl Hold<'_> {
             terminal.give(self.child.group());
         }
         self.child.signal(Signal::SIGCONT);
+    }
+}
+
+/// Waits for the command's next change; once it has ended by a signal, for the end of the rest of its
+/// group, which has time until `rest`: `None`.
+async fn changed(child: &mut Child, rest: Option<Moment>) -> Option<Change> {
+    match rest {
+        None => Some(child.changed().await),
+        Some(until) => {
+            child.gone_by(until).await;
+            None
+        }
     }
 }
 

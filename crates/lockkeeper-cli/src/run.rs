@@ -311,6 +311,7 @@ impl Job<'_> {
             held_until: self.held_until(),
             wants_terminal: front,
             without: false,
+            ends: None,
         };
         let ending = hold.last().await;
         let Held { mut child, without, had_terminal } = hold.end();

@@ -7,7 +7,7 @@
 //! lock-delay, which is longer than kill-after, so the group is gone before the next holder starts.
 //!
 //! The number of the group can belong to other processes only after the group has become empty. The
-//! supervisor looks whether anybody lives in the group before each signal, and ends once it is empty.
+//! supervisor checks that the group still has a live process before each signal, and ends once it is empty.
 
 use crate::{procfs, shim};
 use lockkeeper::clock::{Clock, Moment};
@@ -69,7 +69,7 @@ impl Supervisor {
 
 /// The supervisor's work: waits for the end of the pipe, then ends the group.
 pub(crate) fn supervise(kill_after: Duration) -> ExitCode {
-    // Who ends everything that belongs to a service begins with SIGTERM. We are needed after that.
+    // Service managers send SIGTERM to every process; the supervisor must survive it.
     let _ = SigSet::all().thread_block();
     if let Orders { group: Some(group), until } = Orders::read(io::stdin().lock()) {
         end(group, until.min(Clock::system().now() + kill_after));
@@ -95,7 +95,8 @@ impl Orders {
                 Some(("watch", group)) => orders.group = group.parse().ok().map(Pid::from_raw),
                 Some(("grace", ms)) => {
                     let grace = Duration::from_millis(ms.parse().unwrap_or(0));
-                    orders.until = Clock::system().now() + grace;
+                    // A later word gives no more time: an outer lockkeeper counts from the first.
+                    orders.until = orders.until.min(Clock::system().now() + grace);
                 }
                 _ => {}
             }
@@ -127,11 +128,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_word_before_the_end_of_the_pipe_counts() {
+    fn the_shortest_time_that_was_said_counts() {
         let read = |text: &str| Orders::read(text.as_bytes());
         let group = Some(Pid::from_raw(42));
         assert_eq!(read("watch 42\n"), Orders { group, until: Moment::NEVER });
-        let late = read("watch 42\ngrace 0\n");
+        let late = read("watch 42\ngrace 0\ngrace 90000\n");
         assert!(late.group == group && late.until <= Clock::system().now());
         assert_eq!(read(""), Orders { group: None, until: Moment::NEVER });
     }

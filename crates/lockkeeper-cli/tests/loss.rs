@@ -201,12 +201,21 @@ fn a_grandchild_that_is_asked_can_put_things_in_order() {
 #[test]
 fn lockkeeper_killed_while_it_ends_the_command_leaves_no_more_time_than_there_was() {
     let place = Place::new();
-    let script = "(trap 'echo asked' TERM; echo $(exec sh -c 'echo $PPID'); \
+    killed_while_it_ends(&place, |_| evict_holder(&place, "a"));
+}
+
+#[test]
+fn lockkeeper_killed_after_it_has_passed_sigterm_on_leaves_no_more_time_than_there_was() {
+    killed_while_it_ends(&Place::new(), |holder| holder.signal(Signal::SIGTERM));
+}
+
+fn killed_while_it_ends(place: &Place, ask: impl Fn(&Running)) {
+    let script = "trap : TERM; (trap 'echo asked' TERM; echo $(exec sh -c 'echo $PPID'); \
                   while :; do sleep 0.05; done) & wait; wait";
     let mut holder = place.start_script(&["--kill-after", "3s"], "a", script);
     let grandchild = holder.pid_line();
     let began = Instant::now();
-    evict_holder(&place, "a");
+    ask(&holder);
     assert_eq!(holder.line(), "asked");
     let asked = Instant::now();
     std::thread::sleep(Duration::from_millis(1500));
@@ -243,4 +252,18 @@ fn the_longest_time_is_named_when_it_is_over() {
     assert_eq!(holder.code(), 79);
     let said = holder.stderr();
     assert_eq!(said, "lockkeeper: lost `a`: --max-hold 200ms is over; ending the command\n");
+}
+
+#[test]
+fn a_nested_lockkeeper_ends_all_of_its_command_before_the_outer_lock_is_released() {
+    let place = Place::new();
+    let inner = "(trap '' TERM; echo $(exec sh -c 'echo $PPID'); while :; do sleep 0.05; done); :";
+    let lockkeeper = env!("CARGO_BIN_EXE_lockkeeper");
+    let outer = ["run", "--kill-after", "30s", "outer", "--"];
+    let nested = [lockkeeper, "run", "--kill-after", "0.5", "inner", "--", "sh", "-c", inner];
+    let mut holder = place.start(&[&outer[..], &nested].concat());
+    let worker = holder.pid_line();
+    evict_holder(&place, "outer");
+    assert_eq!(holder.code(), 79);
+    assert!(!is_alive(worker));
 }

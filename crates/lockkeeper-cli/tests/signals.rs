@@ -17,15 +17,12 @@ fn a_signal_reaches_the_command_and_everybody_in_its_group() {
         (Signal::SIGINT, 130),
         (Signal::SIGQUIT, 131),
     ] {
-        let mut run = place.start_script(&[], "a", "sleep 1000 & echo $!; wait");
+        let flags = ["--kill-after", "0.5"];
+        let mut run = place.start_script(&flags, "a", "sleep 1000 & echo $!; wait");
         let sleeper = run.pid_line();
         run.signal(signal);
         assert_eq!(run.code(), code, "{signal}");
-        // A shell starts what is in the background with these two ignored.
-        if !matches!(signal, Signal::SIGINT | Signal::SIGQUIT) {
-            eventually(|| !is_alive(sleeper));
-        }
-        let _ = kill(sleeper, Signal::SIGKILL);
+        eventually(|| !is_alive(sleeper));
     }
 }
 
@@ -98,4 +95,67 @@ fn a_command_stopped_by_hand_keeps_its_lock() {
     run.write("\n");
     assert_eq!(run.line(), "end");
     assert!(run.wait().success());
+}
+
+#[test]
+fn a_lock_is_released_when_all_that_got_the_signal_has_ended() {
+    let place = Place::new();
+    // The shell dies of the signal at once, and what it has started takes its time.
+    let worker = "trap 'sleep 1; echo done >tidy; exit' TERM; echo ready; \
+                  while :; do sleep 0.05; done";
+    let script = format!("sh -c \"{worker}\"; :");
+    let mut run = place.start_script(&["--kill-after", "30s"], "a", &script);
+    assert_eq!(run.line(), "ready");
+    let mut successor = place.start_script(&[], "a", "cat tidy");
+    place.await_waiters("a", 1);
+    run.signal(Signal::SIGTERM);
+    assert_eq!(successor.line(), "done");
+    assert!(successor.wait().success());
+    assert_eq!(run.code(), 143);
+}
+
+#[test]
+fn what_ignores_the_signal_that_ends_the_command_is_killed_before_the_release() {
+    let place = Place::new();
+    let script =
+        "(trap '' TERM HUP; echo $(exec sh -c 'echo $PPID'); while :; do sleep 0.05; done); :";
+    for signal in [Signal::SIGTERM, Signal::SIGHUP] {
+        let mut run = place.start_script(&["--kill-after", "0.5"], "a", script);
+        let worker = run.pid_line();
+        run.signal(signal);
+        place.assert(&["run", "a", "--", "true"]).success();
+        assert!(!is_alive(worker), "{signal}");
+        assert_eq!(run.code(), 128 + signal as i32);
+    }
+}
+
+#[test]
+fn a_lock_that_is_lost_while_the_rest_of_the_command_ends_is_told_as_lost() {
+    let place = Place::new();
+    let worker = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.05; done";
+    let script = format!("sh -c \"{worker}\"; :");
+    let flags = ["--ttl", "1s", "--kill-after", "2s"];
+    let mut run = place.start_script(&flags, "a", &script);
+    assert_eq!(run.line(), "ready");
+    run.signal(Signal::SIGTERM);
+    assert_eq!(run.line(), "asked");
+    support::evict_holder(&place, "a");
+    assert_eq!(run.code(), 79);
+    assert!(run.stderr().contains("lost `a`"));
+}
+
+#[test]
+fn a_command_that_lives_on_after_a_hangup_ends_by_itself() {
+    let place = Place::new();
+    let script = "(trap '' HUP; exec sleep 1000 >/dev/null 2>&1 </dev/null) & echo $!; \
+                  trap 'echo reloaded; sleep 1; exit 0' HUP; echo ready; \
+                  while :; do sleep 0.05; done";
+    let mut run = place.start_script(&["--kill-after", "0.2"], "a", script);
+    let left_behind = run.pid_line();
+    assert_eq!(run.line(), "ready");
+    run.signal(Signal::SIGHUP);
+    assert_eq!(run.line(), "reloaded");
+    assert!(run.wait().success());
+    assert!(is_alive(left_behind));
+    kill(left_behind, Signal::SIGKILL).unwrap();
 }
