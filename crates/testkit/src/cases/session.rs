@@ -26,7 +26,8 @@ pub(crate) fn cases() -> Vec<Case> {
             a_lock_that_vanished_is_lost_within_two_renewals,
             a_ticket_that_came_back_is_left_within_two_renewals;
         [Fair] a_closed_session_hands_over_at_once;
-        [SessionsShared] any_handle_knows_all_tickets, any_handle_renews_all_tickets, a_ghost_of_another_handle_is_left;
+        [SessionsShared] any_handle_knows_all_tickets, any_handle_renews_all_tickets,
+            tickets_of_all_handles_are_shown_and_stand, a_ghost_of_another_handle_is_left;
         [SessionsShared, Fair] any_handle_can_close_and_hand_over;
     )
 }
@@ -241,6 +242,38 @@ async fn any_handle_renews_all_tickets(w: World) -> Verdict {
         assert!(two.check(claim).await, "{}", claim.name);
     }
     Ok(())
+}
+
+/// A handle that serves a session together with another one leaves out none of the tickets that the other has
+/// entered: not when all are polled, and from then on not in a renewal's answer.
+async fn tickets_of_all_handles_are_shown_and_stand(w: World) -> Verdict {
+    let one = Hand::open(&w.store().await).await;
+    let two = Hand { store: w.store().await, ..one.clone() };
+    let a = one.take("a").await;
+    both_know(&two, &one, 1).await;
+    two.take("b").await;
+    both_know(&two, &one, 2).await;
+    // Also what comes and goes when all tickets of the other handle have been seen.
+    one.take("c").await;
+    both_know(&two, &one, 3).await;
+    one.leave("a", a.ticket).await;
+    two.take("d").await;
+    both_know(&one, &two, 3).await;
+    Ok(())
+}
+
+async fn both_know(one: &Hand, two: &Hand, tickets: u64) {
+    for hand in [one, two, one, two] {
+        assert!(hand.lives().await);
+        let stands = hand.all().await;
+        let granted = stands.iter().filter(|(_, _, stand)| matches!(stand, Stand::Granted { .. }));
+        assert_eq!(granted.count() as u64, tickets, "{stands:?}");
+        let all: TicketDigest = stands.into_iter().map(|(_, ticket, _)| ticket).collect();
+        match hand.renew().await {
+            Renewal::Renewed { tickets, .. } => assert!(tickets.is_none_or(|t| t == all)),
+            Renewal::Lost => panic!("the session is over"),
+        }
+    }
 }
 
 /// As a server that was restored from a copy would have it.

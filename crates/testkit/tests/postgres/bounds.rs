@@ -2,6 +2,7 @@
 
 use crate::support::{HASTY, User, keeper, start};
 use servers::{POSTGRES, Recipe};
+use std::time::{Duration, Instant};
 use testkit::world::eventually;
 
 /// A server with room for few locks: 10 for each of 20 connections.
@@ -121,4 +122,30 @@ async fn a_long_snapshot_makes_no_hand_over_walk_over_those_before() {
         user.run("COMMIT").await;
     }
     dump.run("COMMIT").await;
+}
+
+/// Eight times as many locks may take eight times as long, and not sixty-four times.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn looking_at_all_lines_costs_each_of_them_once() {
+    let Some(server) = start(HASTY) else { return };
+    keeper(&server).await.close().await;
+    let user = User::of(&server).await;
+    user.run("SET enable_seqscan = off; SET jit = off").await;
+    user.run("SELECT lockkeeper.lk_open('\\x01', 600000000, 0, 'c', 'h', 1, 'p')").await;
+    let look = "SELECT count(*) FROM lockkeeper.lk_look('', 'z', '', 100000)";
+    let mut best = [Duration::MAX; 2];
+    for (best, lines) in best.iter_mut().zip([1_000, 8_000]) {
+        user.run(&format!(
+            "INSERT INTO lockkeeper.lk_line (name, last, capacity, id, session, weight, fence, entered, note) \
+             SELECT 'n' || n, 1, 1, decode(lpad(to_hex(n), 32, '0'), 'hex'), '\\x01', 1, 1, now(), '' \
+               FROM generate_series(1, {lines}) n ON CONFLICT DO NOTHING; ANALYZE"
+        ))
+        .await;
+        for _ in 0..3 {
+            let began = Instant::now();
+            assert_eq!(user.number(look).await, lines);
+            *best = began.elapsed().min(*best);
+        }
+    }
+    assert!(best[1] < best[0] * 24, "1,000 and 8,000 lines: {best:?}");
 }

@@ -327,3 +327,24 @@ async fn a_blocked_line_keeps_no_session_from_closing() {
     assert_eq!(user.tickets().await, 1);
     sitter.run("COMMIT").await;
 }
+
+/// What a program sends by itself may not know all that the tables of a newer layout have, so it lets the
+/// functions decide.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_lives_through_an_upgrade_goes_on_by_functions() {
+    let Some(server) = start(TALKATIVE) else { return };
+    let (keeper, mut log) = (keeper(&server).await, Log::of(&server));
+    let held = keeper.lock("held").await.expect("free");
+    User::of(&server).await.run("UPDATE lockkeeper.lk_meta SET layout = 999").await;
+    eventually("no plain statement is sent", async || {
+        log.news(&[]);
+        for _ in 0..10 {
+            keeper.lock("a").await.expect("free").release().await.expect("released");
+        }
+        log.news(&["UPDATE \"lockkeeper\".lk_line"]).is_empty()
+    })
+    .await;
+    held.extend(TTL / 3).await.expect("still held");
+    held.release().await.expect("released");
+    keeper.close().await;
+}

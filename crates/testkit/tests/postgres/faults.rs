@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use testkit::{
     live::{crashes_and_remembers, stands_still},
@@ -206,4 +206,47 @@ async fn a_full_disk_is_said_at_once() {
     user.run("DROP TRIGGER refuse ON lockkeeper.lk_line").await;
     keeper.lock("a").await.expect("free").release().await.expect("released");
     keeper.close().await;
+}
+
+/// As `ALTER TABLE` and `VACUUM FULL` do. A renewal needs the session's row and nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_table_of_lines_costs_no_session_its_life() {
+    let Some(server) = start(HASTY) else { return };
+    let (keeper, user) = (keeper(&server).await, User::of(&server).await);
+    let held = keeper.lock("a").await.expect("free");
+    for table in ["lk_line", "lk_ticket", "lk_meta"] {
+        user.run(&format!("BEGIN; LOCK TABLE lockkeeper.{table} IN ACCESS EXCLUSIVE MODE")).await;
+        let end = Instant::now() + TTL * 5 / 4;
+        eventually("longer than it lives unrenewed", async || {
+            assert!(held.is_held(), "{table}: {:?}", held.health());
+            Instant::now() > end
+        })
+        .await;
+        user.run("ROLLBACK").await;
+    }
+    held.release().await.expect("released");
+    keeper.close().await;
+}
+
+/// Also where nothing bounds the wait for a lock, as behind a pooler.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_leaves_out_what_is_locked_and_costs_one_transaction() {
+    let Some(server) = start(HASTY) else { return };
+    keeper(&server).await.close().await;
+    let (user, other) = (User::of(&server).await, User::of(&server).await);
+    user.run("SELECT lockkeeper.lk_open('\\x01', 600000000, 0, 'c', 'h', 1, 'p')").await;
+    let shown = "SELECT (o_version IS NOT NULL)::int + 2 * (o_layout IS NOT NULL)::int \
+                        + 4 * (o_count IS NOT NULL)::int::bigint \
+                 FROM lockkeeper.lk_renew('\\x01', '{a}')";
+    for (table, left) in [("lk_line", 3), ("lk_meta", 1)] {
+        other.run(&format!("BEGIN; LOCK TABLE lockkeeper.{table} IN ACCESS EXCLUSIVE MODE")).await;
+        assert_eq!(soon("the renewal", user.number(shown)).await, left, "{table}");
+        other.run("ROLLBACK").await;
+    }
+    let next = "SELECT txid_current()";
+    let before = user.number(next).await;
+    for _ in 0..10 {
+        assert_eq!(user.number(shown).await, 7);
+    }
+    assert_eq!(user.number(next).await, before + 11);
 }

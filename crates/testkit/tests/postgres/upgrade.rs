@@ -1,7 +1,10 @@
 //! A schema is brought up to date while locks in it are held, waited for and passed on.
 
 use crate::support::{HASTY, User, code, start};
-use lockkeeper::{Keeper, Name, store::Store as _};
+use lockkeeper::{
+    Keeper, Name,
+    store::{Store as _, migration},
+};
 use servers::{POSTGRES, Running};
 use std::{
     collections::HashMap,
@@ -169,4 +172,61 @@ async fn who_stays_connected_during_an_upgrade_goes_on() {
     assert!(evict().await);
     held.release().await.expect("released");
     keeper.close().await;
+}
+
+/// What keeps all others from making the schema, for as long as the transaction lasts.
+const ALONE: &str =
+    "SELECT pg_advisory_xact_lock(hashtextextended('lockkeeper schema lockkeeper', 0))";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_that_connect_after_an_upgrade_one_runs_the_script() {
+    let Some(server) = start(HASTY) else { return };
+    let (user, other) = (User::of(&server).await, User::of(&server).await);
+    user.run(LAYOUT_1).await;
+    user.run(
+        "CREATE TABLE runs(); \
+         CREATE FUNCTION run() RETURNS trigger LANGUAGE plpgsql AS \
+           'BEGIN INSERT INTO public.runs DEFAULT VALUES; RETURN NULL; END'; \
+         CREATE TRIGGER run AFTER UPDATE OF layout ON lockkeeper.lk_meta \
+           FOR EACH ROW EXECUTE FUNCTION run()",
+    )
+    .await;
+    other.run("BEGIN").await;
+    other.run(ALONE).await;
+    let connect = || {
+        let url = server.url().to_owned();
+        tokio::spawn(async move { Keeper::connect(&url).await })
+    };
+    let connecting = Vec::from_iter((0..6).map(|_| connect()));
+    let at_it = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
+                 AND application_name = 'lockkeeper' \
+                 AND (query LIKE '%lockkeeper schema%' OR query = 'ROLLBACK')";
+    eventually("they find the older layout", async || user.number(at_it).await >= 4).await;
+    other.run("COMMIT").await;
+    for connected in connecting {
+        let keeper = soon("a keeper", connected).await.expect("no panic").expect("connected");
+        keeper.close().await;
+    }
+    assert_eq!(user.number("SELECT count(*) FROM runs").await, 1);
+}
+
+/// It is run beside programs that connect meanwhile, and perhaps long after it was printed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_printed_script_is_run_alone_and_takes_no_layout_back() {
+    let Some(server) = start(HASTY) else { return };
+    let script = migration(server.url()).expect("a script");
+    let (user, other) = (User::of(&server).await, User::of(&server).await);
+    user.run(&script).await;
+    other.run("BEGIN").await;
+    other.run(ALONE).await;
+    let refused = user.batch_execute(&script).await.expect_err("others make the schema");
+    assert_eq!(code(&refused), "55P03", "{refused}");
+    user.run("ROLLBACK").await;
+    other.run("COMMIT").await;
+    user.run(&script).await;
+    user.run("UPDATE lockkeeper.lk_meta SET layout = 999").await;
+    let refused = user.batch_execute(&script).await.expect_err("a newer layout").to_string();
+    assert!(!refused.is_empty());
+    user.run("ROLLBACK").await;
+    assert_eq!(user.number("SELECT layout::bigint FROM lockkeeper.lk_meta").await, 999);
 }

@@ -72,7 +72,7 @@ impl Shared {
         if ask.manner == Manner::Queue && self.blocked.hurries(name, sent) {
             return send(&self.calls.enter_hurrying).await;
         }
-        if self.pooled {
+        if self.pooled || self.is_outdated() {
             return send(&self.calls.enter_pooled).await;
         }
         if !self.fast.is_crowded(name)

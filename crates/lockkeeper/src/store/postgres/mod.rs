@@ -106,6 +106,8 @@ struct Shared {
     offset: AtomicI64,
     /// The schema's layout, as the last renewal told it.
     layout: AtomicI32,
+    /// The history of the server's data, as the last renewal told it.
+    history: AtomicU64,
     /// For which connection a release was prepared, by the number of those that broke before it.
     warmed: AtomicU64,
     /// How many renewals there were, all sessions together.
@@ -153,6 +155,7 @@ impl Shared {
             doubts: Doubts::default(),
             fast: Fast::default(),
             layout: AtomicI32::new(schema::LAYOUT),
+            history: AtomicU64::new(0),
             warmed: AtomicU64::new(0),
             renewed: AtomicU64::new(0),
             sweeping: Arc::default(),
@@ -186,6 +189,12 @@ impl Shared {
             self.requests.doubt();
             self.renewals.doubt();
         }
+    }
+
+    /// Was the schema brought to a layout that is newer than ours? Its functions take and answer what ours did,
+    /// but our own statements may not know all that its tables have.
+    fn is_outdated(&self) -> bool {
+        self.layout.load(Ordering::Relaxed) > schema::LAYOUT
     }
 
     /// Remembers what the server's clock says.
@@ -280,25 +289,22 @@ impl Shared {
     }
 
     /// All tickets of a session that the database has, whichever handle has entered them. Those that are
-    /// first in their lines have no index, which would make every lock dearer, so this reads all lines: the
-    /// first time, and whenever a renewal has told another version. In between it looks behind the names of
-    /// this handle's tickets.
+    /// first in their lines have no index, which would make every lock dearer, so this reads all lines, unless they
+    /// were read already and no other handle is likely to have entered any since. Then it looks behind the names of
+    /// the tickets that this handle knows; if that is what the last renewal has shown, the caller expects another
+    /// ticket, and all lines are read after all.
     async fn tickets_of(&self, session: SessionId) -> StoreResult<Vec<(Name, TicketId)>> {
-        let (id, version) = (session.to_bytes(), self.tickets.to_search(session));
-        let rows = if version.is_some() {
-            self.ask(&self.calls.own, &[&&id[..]]).await?
-        } else {
+        let (id, version) = (session.to_bytes(), self.tickets.version(session));
+        if self.tickets.knows(session) {
             let names = self.tickets.names(session);
             let names: Vec<&str> = names.iter().map(Name::as_str).collect();
-            self.ask(&self.calls.own_in, &[&&id[..], &names]).await?
-        };
-        version.into_iter().for_each(|version| self.tickets.searched(session, version));
-        let mut tickets = Vec::with_capacity(rows.len());
-        for row in &rows {
-            if let Ok(name) = Name::new(get::<&str>(row, "name")?) {
-                tickets.push((name, reply::id(get(row, "id")?)?));
+            let tickets = places(&self.ask(&self.calls.own_in, &[&&id[..], &names]).await?)?;
+            if !self.tickets.were_shown(session, &tickets) {
+                return Ok(tickets);
             }
         }
+        let tickets = places(&self.ask(&self.calls.own, &[&&id[..]]).await?)?;
+        self.tickets.searched(session, version, &tickets);
         Ok(tickets)
     }
 
@@ -310,6 +316,17 @@ impl Shared {
         let held: bool = scalar(&self.ask(call, values).await?)?;
         Ok(if held { Edited::Done } else { Edited::NotHeld })
     }
+}
+
+/// Tickets with their names. A name that is none was written by no program of ours.
+fn places(rows: &[Row]) -> StoreResult<Vec<(Name, TicketId)>> {
+    let mut places = Vec::with_capacity(rows.len());
+    for row in rows {
+        if let Ok(name) = Name::new(get::<&str>(row, "name")?) {
+            places.push((name, reply::id(get(row, "id")?)?));
+        }
+    }
+    Ok(places)
 }
 
 fn news(row: &Row) -> StoreResult<Vec<String>> {
@@ -350,6 +367,7 @@ impl Store for Postgres {
             }
             answer => answer?,
         };
+        self.0.tickets.opened(ask.session);
         let row = one(&rows)?;
         let store = reply::store(get(row, "o_store")?)?;
         self.0.id.store(u64::from_be_bytes(store.0), Ordering::Release);
@@ -370,14 +388,21 @@ impl Store for Postgres {
             self.0.fast.forget(session);
             return Ok(Renewal::Lost);
         };
-        self.0.heed_layout(get(row, "o_layout")?);
+        // What the renewal could not read, because its table is locked, is as it was.
+        if let Some(layout) = get(row, "o_layout")? {
+            self.0.heed_layout(layout);
+        }
+        if let Some(history) = get::<Option<i64>>(row, "o_history")? {
+            self.0.history.store(history.cast_unsigned(), Ordering::Relaxed);
+        }
         self.0.sweep_now_and_then();
-        let history: u64 = get::<i64>(row, "o_history")?.cast_unsigned();
+        let history = self.0.history.load(Ordering::Relaxed);
         let version = history.wrapping_add(breaks << 32).wrapping_add(evictions.cast_unsigned());
-        self.0.tickets.renewed(session, version);
-        let [count, sum] = ["o_count", "o_sum"].map(|column| get::<i64>(row, column));
-        let tickets = TicketDigest { count: count?.cast_unsigned(), sum: sum?.cast_unsigned() };
-        Ok(Renewal::Renewed { version, tickets: Some(tickets) })
+        let number = |column| Ok(get::<Option<i64>>(row, column)?.map(i64::cast_unsigned));
+        let tickets = number("o_count")?.zip(number("o_sum")?);
+        let tickets = tickets.map(|(count, sum)| TicketDigest { count, sum });
+        self.0.tickets.renewed(session, version, tickets);
+        Ok(Renewal::Renewed { version, tickets })
     }
 
     async fn close(&self, session: SessionId) -> StoreResult<()> {
@@ -464,7 +489,8 @@ impl Store for Postgres {
         let stray = if ask.stray { micros(STRAY_MAX) } else { 0 };
         let place: [&(dyn ToSql + Sync); 5] =
             [&name.as_str(), &&ticket_id[..], &&session_id[..], &keep, &stray];
-        let oddly = self.0.pooled || keep > 0 || ask.stray || !self.0.tickets.is_first(&ask.place);
+        let plain = !self.0.pooled && !self.0.is_outdated() && self.0.tickets.is_first(&ask.place);
+        let oddly = !plain || keep > 0 || ask.stray;
         let Shared { requests, calls, .. } = &*self.0;
         let mut rows = Vec::new();
         if !oddly {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// The number of this layout. It grows with every change of the tables or functions; a test holds the digest
 /// of the statements to it.
-pub(super) const LAYOUT: i32 = 5;
+pub(super) const LAYOUT: i32 = 6;
 
 /// How long making the schema may take.
 const MAKING: Duration = Duration::from_secs(60);
@@ -47,23 +47,35 @@ pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// All statements that make the schema, or bring an older one up to date.
+/// A value as SQL has it between quotes.
+fn literal(value: &str) -> String {
+    format!("'{}'", value.replace('\'', "''"))
+}
+
+/// One at a time: two programs that create the same at once would be refused.
+fn alone(schema: &str) -> String {
+    let key = literal(&format!("lockkeeper schema {schema}"));
+    format!("SELECT pg_advisory_xact_lock(hashtextextended({key}, 0));")
+}
+
+/// All statements that make the schema, or bring an older one up to date, in a transaction of the caller's.
 pub(super) fn script(schema: &str) -> String {
-    let (quoted, digest) = (quoted(schema), digest());
-    let (text, place) = (PARTS.concat(), quoted.replace('\'', "''"));
+    let (quoted, digest, alone) = (quoted(schema), digest(), alone(schema));
+    let (text, meta) = (PARTS.concat(), literal(&format!("{quoted}.lk_meta")));
     let text =
         text.replace("SCHEMA IF NOT EXISTS lockkeeper", &format!("SCHEMA IF NOT EXISTS {quoted}"));
     let text = text.replace("lockkeeper.", &format!("{quoted}."));
     format!(
-        "DO $$ BEGIN\n\
-           IF to_regclass('{place}.lk_meta') IS NOT NULL THEN\n\
+        "{alone}\nDO $$ BEGIN\n\
+           IF to_regclass({meta}) IS NOT NULL THEN\n\
              IF (SELECT max(layout) FROM {quoted}.lk_meta) > {LAYOUT} THEN\n\
                RAISE EXCEPTION 'the schema was made by a newer version meanwhile';\n\
              END IF;\n\
            END IF;\n\
          END $$;\n{text}\nINSERT INTO {quoted}.lk_meta(id, layout, store, digest) \
          VALUES (1, {LAYOUT}, decode(right(gen_random_uuid()::text, 12) || left(gen_random_uuid()::text, 4), 'hex'), '{digest}') \
-         ON CONFLICT (id) DO UPDATE SET layout = excluded.layout, digest = excluded.digest;\n"
+         ON CONFLICT (id) DO UPDATE SET layout = excluded.layout, digest = excluded.digest \
+         WHERE lk_meta.layout <= excluded.layout;\n"
     )
 }
 
@@ -89,28 +101,26 @@ pub(super) async fn ensure(
 ) -> StoreResult<StoreId> {
     match known(link, calls).await? {
         // With another digest it was made by statements that were never released, or changed by hand.
-        Some(made) if made.layout == LAYOUT && (made.digest == digest() || !create) => {
+        Some(made) if made.is_current() || made.layout == LAYOUT && !create => {
             return Ok(made.store);
         }
         Some(made) if made.layout > LAYOUT => return Err(newer(schema, made.layout)),
         _ if !create => return Err(missing(schema)),
         _ => {}
     }
-    make(link, clock, schema).await?;
+    make(link, calls, clock, schema).await?;
     match known(link, calls).await? {
         Some(made) => Ok(made.store),
         None => Err(nonsense("the schema was made and is not there")),
     }
 }
 
-/// Makes the schema, or brings it up to date.
-async fn make(link: &Link, clock: &Clock, schema: &str) -> StoreResult<()> {
-    let script = script(schema);
-    // One at a time: two who create the same at once would be refused.
+/// Makes the schema, or brings it up to date, unless another program has done so when it is our turn.
+async fn make(link: &Link, calls: &Calls, clock: &Clock, schema: &str) -> StoreResult<()> {
     let sql = format!(
-        "BEGIN; SET LOCAL lock_timeout = '500ms'; \
-         SELECT pg_advisory_xact_lock(hashtextextended('lockkeeper schema {schema}', 0)); \
-         {script} COMMIT"
+        "BEGIN; SET LOCAL lock_timeout = '500ms'; {} {} COMMIT",
+        alone(schema),
+        unless_current(schema)
     );
     let until = clock.now() + PERSIST;
     loop {
@@ -120,8 +130,28 @@ async fn make(link: &Link, clock: &Clock, schema: &str) -> StoreResult<()> {
         if !is_blocked(&e) || clock.now() >= until {
             return Err(e);
         }
+        if known(link, calls).await?.is_some_and(|made| made.is_current()) {
+            return Ok(());
+        }
         clock.sleep(jittered(PAUSE, 2)).await;
     }
+}
+
+/// The script as one statement, which does nothing if the schema is what the script would make.
+fn unless_current(schema: &str) -> String {
+    let (script, digest, quoted) = (script(schema), digest(), quoted(schema));
+    let meta = literal(&format!("{quoted}.lk_meta"));
+    format!(
+        "DO $lk_unless$ BEGIN \
+           IF to_regclass({meta}) IS NOT NULL THEN \
+             IF EXISTS (SELECT FROM {quoted}.lk_meta m WHERE layout = {LAYOUT} \
+                           AND to_jsonb(m) ->> 'digest' = '{digest}') THEN \
+               RETURN; \
+             END IF; \
+           END IF; \
+           EXECUTE $lk_script$ {script} $lk_script$; \
+         END $lk_unless$;"
+    )
 }
 
 /// What a schema says of itself.
@@ -129,6 +159,13 @@ struct Made {
     layout: i32,
     store: StoreId,
     digest: String,
+}
+
+impl Made {
+    /// Was it made by the statements that this program has?
+    fn is_current(&self) -> bool {
+        self.layout == LAYOUT && self.digest == digest()
+    }
 }
 
 async fn known(link: &Link, calls: &Calls) -> StoreResult<Option<Made>> {
@@ -175,7 +212,7 @@ mod tests {
     /// A change of the statements must raise the layout, and put the new pair here.
     #[test]
     fn every_change_of_the_statements_is_another_layout() {
-        assert_eq!((LAYOUT, digest().as_str()), (5, "9020635afc15d626"));
+        assert_eq!((LAYOUT, digest().as_str()), (6, "9fa04267bbd2dd1a"));
     }
 
     #[test]

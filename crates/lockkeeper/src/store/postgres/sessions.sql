@@ -47,6 +47,9 @@ END $$;
 -- the tickets that the session has in lk_ticket, and first in the lines of p_names: first tickets have no
 -- index by session, which would make every lock dearer. o_layout is the schema's.
 --
+-- What cannot be read because a transaction has locked its table is NULL: the session is renewed all the same. The
+-- block only reads, so it takes no transaction id of its own.
+--
 -- What layout 4 knows as this function has these arguments and answers in all later layouts: it is called by
 -- programs that stay connected while the schema is brought up to date.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_renew(
@@ -58,16 +61,21 @@ BEGIN
   IF o_version IS NULL THEN
     RETURN;
   END IF;
-  SELECT layout, hashtextextended(concat_ws('/', encode(store, 'hex'), pg_postmaster_start_time(),
-                                            left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)), 0)
-    INTO o_layout, o_history FROM lockkeeper.lk_meta;
-  SELECT count(*), coalesce(sum((get_byte(id, 0)::bigint << 24) + (get_byte(id, 1) << 16)
-                                + (get_byte(id, 2) << 8) + get_byte(id, 3)), 0)
-    INTO o_count, o_sum
-    FROM (SELECT id FROM lockkeeper.lk_ticket WHERE session = p_session
-          UNION ALL
-          SELECT id FROM lockkeeper.lk_line
-           WHERE name = ANY (p_names) AND session = p_session AND id IS NOT NULL) AS tickets;
+  IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
+  BEGIN
+    SELECT layout, hashtextextended(concat_ws('/', encode(store, 'hex'), pg_postmaster_start_time(),
+                                              left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)), 0)
+      INTO o_layout, o_history FROM lockkeeper.lk_meta;
+    SELECT count(*), coalesce(sum((get_byte(id, 0)::bigint << 24) + (get_byte(id, 1) << 16)
+                                  + (get_byte(id, 2) << 8) + get_byte(id, 3)), 0)
+      INTO o_count, o_sum
+      FROM (SELECT id FROM lockkeeper.lk_ticket WHERE session = p_session
+            UNION ALL
+            SELECT id FROM lockkeeper.lk_line
+             WHERE name = ANY (p_names) AND session = p_session AND id IS NOT NULL) AS tickets;
+  EXCEPTION WHEN lock_not_available THEN
+    NULL;
+  END;
 END $$;
 
 -- Ends a session at once. Its tickets are dead from now on; lk_clear takes them away.

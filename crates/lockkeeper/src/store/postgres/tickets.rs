@@ -2,23 +2,31 @@
 
 use crate::{
     name::Name,
+    store::TicketDigest,
     ticket::{ById, Place, SessionId, TicketId},
 };
+use foldhash::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 struct Known {
     name: Name,
     /// Does it stand in its line's own row?
     first: bool,
+    /// Was it entered through another handle, and found in a line?
+    found: bool,
 }
 
 /// What is known of a session.
 #[derive(Default)]
 struct Of {
     tickets: ById<TicketId, Known>,
+    /// Was it opened through this handle?
+    opened: bool,
     /// The version that its last renewal told, and the one for which its tickets were looked for in all lines.
     version: Option<u64>,
     searched: Option<u64>,
+    /// The tickets that its last renewal has shown.
+    shown: Option<TicketDigest>,
 }
 
 #[derive(Default)]
@@ -29,9 +37,14 @@ impl Tickets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// This session was opened through this handle.
+    pub(super) fn opened(&self, session: SessionId) {
+        self.all().entry(session).or_default().opened = true;
+    }
+
     /// This ticket is about to enter.
     pub(super) fn note(&self, place: &Place) {
-        let known = Known { name: place.name.clone(), first: false };
+        let known = Known { name: place.name.clone(), first: false, found: false };
         self.all().entry(place.session).or_default().tickets.insert(place.ticket, known);
     }
 
@@ -66,27 +79,48 @@ impl Tickets {
         known.map(|known| known.name.clone()).collect()
     }
 
-    /// A renewal was answered.
-    pub(super) fn renewed(&self, session: SessionId, version: u64) {
+    /// A renewal was answered. It shows no tickets if their table was locked.
+    pub(super) fn renewed(&self, session: SessionId, version: u64, shown: Option<TicketDigest>) {
         if let Some(of) = self.all().get_mut(&session) {
-            of.version = Some(version);
+            (of.version, of.shown) = (Some(version), shown);
         }
     }
 
-    /// The version for which this session's tickets have to be looked for in all lines; `None` if they were,
-    /// so that looking where this handle has entered is enough.
-    pub(super) fn to_search(&self, session: SessionId) -> Option<u64> {
+    /// The version that the session's last renewal told.
+    pub(super) fn version(&self, session: SessionId) -> u64 {
+        self.all().get(&session).and_then(|of| of.version).unwrap_or_default()
+    }
+
+    /// Does this handle know where the session's tickets are? Then all lines were searched for this version, and the
+    /// session was opened here, so that it is hardly served through other handles.
+    pub(super) fn knows(&self, session: SessionId) -> bool {
         let all = self.all();
-        match all.get(&session) {
-            Some(of) if of.version.is_some() && of.version == of.searched => None,
-            known => Some(known.and_then(|of| of.version).unwrap_or_default()),
-        }
+        let of = all.get(&session);
+        of.is_some_and(|of| of.opened && of.version.is_some() && of.version == of.searched)
     }
 
-    /// They were looked for there.
-    pub(super) fn searched(&self, session: SessionId, version: u64) {
-        if let Some(of) = self.all().get_mut(&session) {
-            of.searched = Some(version);
+    /// Are these the tickets that the last renewal has shown, if it has shown any? Then the caller, who asks for all
+    /// of them, may expect others, which another handle has entered.
+    pub(super) fn were_shown(&self, session: SessionId, tickets: &[(Name, TicketId)]) -> bool {
+        let tickets: TicketDigest = tickets.iter().map(|(_, ticket)| *ticket).collect();
+        let shown = self.all().get(&session).and_then(|of| of.shown);
+        shown.is_none_or(|shown| shown == tickets)
+    }
+
+    /// All lines were searched, and these are the session's tickets. Those that other handles have entered
+    /// are noted, too: the next renewal shows what stands at their names.
+    pub(super) fn searched(&self, session: SessionId, version: u64, tickets: &[(Name, TicketId)]) {
+        let mut all = self.all();
+        if tickets.is_empty() && !all.contains_key(&session) {
+            return;
+        }
+        let of = all.entry(session).or_default();
+        of.searched = Some(version);
+        let there: HashSet<TicketId> = tickets.iter().map(|(_, ticket)| *ticket).collect();
+        of.tickets.retain(|ticket, known| !known.found || there.contains(ticket));
+        for (name, ticket) in tickets {
+            let found = || Known { name: name.clone(), first: false, found: true };
+            of.tickets.entry(*ticket).or_insert_with(found);
         }
     }
 
