@@ -24,6 +24,8 @@ mod support;
 mod transactions;
 #[path = "../mysql/upgrade.rs"]
 mod upgrade;
+#[path = "../mysql/upgrade_refused.rs"]
+mod upgrade_refused;
 
 const SERVER: servers::Recipe = servers::MARIADB;
 const SERVER_TLS: servers::Recipe = servers::MARIADB_TLS;

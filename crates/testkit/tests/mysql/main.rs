@@ -13,6 +13,7 @@ mod sitting;
 mod support;
 mod transactions;
 mod upgrade;
+mod upgrade_refused;
 
 const SERVER: servers::Recipe = servers::MYSQL;
 const SERVER_TLS: servers::Recipe = servers::MYSQL_TLS;

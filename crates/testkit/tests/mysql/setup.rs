@@ -2,7 +2,7 @@
 
 use crate::{
     SERVER,
-    support::{Process, client, opts, processes, run, standing, start, start_as, the_dead},
+    support::{Process, client, opts, processes, run, run_as, standing, start, start_as, the_dead},
 };
 use lockkeeper::{Keeper, Store as _, store::migration};
 use mysql_async::prelude::Queryable;
@@ -11,21 +11,48 @@ use std::time::Duration;
 use testkit::world::eventually;
 
 /// The URL of this server for another user.
-fn url_for(server: &Running, user: &str) -> String {
+pub(crate) fn url_for(server: &Running, user: &str) -> String {
     server.url().replace("root@", &format!("{user}:secret@"))
+}
+
+/// The rights that the documentation asks for: those of who makes the tables come first.
+pub(crate) fn documented() -> [&'static str; 2] {
+    let text = include_str!("../../../../docs/mysql.md");
+    ["| the first to connect", "| every other program"].map(|who| {
+        let row = text.lines().find(|line| line.starts_with(who)).expect("a row of the table");
+        row.split('`').nth(1).expect("the rights")
+    })
+}
+
+/// A user with these rights on the database and no others.
+pub(crate) async fn user_with(server: &Running, user: &str, rights: &str) {
+    let mut root = client(server).await;
+    for host in ["%", "localhost"] {
+        let account = format!("{user}@'{host}'");
+        for sql in [
+            format!("CREATE USER IF NOT EXISTS {account} IDENTIFIED BY 'secret'"),
+            format!("GRANT {rights} ON lockkeeper.* TO {account}"),
+        ] {
+            root.query_drop(sql).await.expect("done");
+        }
+    }
+}
+
+/// Tables made by a user who has the rights that the documentation names. MySQL lets no such user change the
+/// procedures that `root` has made.
+pub(crate) async fn tables_by_a_user(server: &Running, script: &str) {
+    user_with(server, "first", &documented().join(", ")).await;
+    let mut root = client(server).await;
+    for host in ["%", "localhost"] {
+        let sql = format!("ALTER USER first@'{host}' IDENTIFIED BY ''");
+        root.query_drop(sql).await.expect("done");
+    }
+    run_as(server, "first", script).expect("made");
 }
 
 /// A user who may work with tables and not make any.
 async fn worker(server: &Running) {
-    let mut root = client(server).await;
-    for sql in [
-        "CREATE USER worker@'%' IDENTIFIED BY 'secret'",
-        "CREATE USER worker@localhost IDENTIFIED BY 'secret'",
-        "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON lockkeeper.* TO worker@'%'",
-        "GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON lockkeeper.* TO worker@localhost",
-    ] {
-        root.query_drop(sql).await.expect("done");
-    }
+    user_with(server, "worker", documented()[1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,13 +83,7 @@ async fn missing_rights_are_named_with_the_statement_that_grants_them() {
         if made {
             Keeper::connect(server.url()).await.expect("the tables are made").close().await;
         }
-        for host in ["%", "localhost"] {
-            let account = format!("{user}@'{host}'");
-            let create = format!("CREATE USER {account} IDENTIFIED BY 'secret'");
-            root.query_drop(create).await.expect("made");
-            let grant = format!("GRANT SELECT ON lockkeeper.* TO {account}");
-            root.query_drop(grant).await.expect("granted");
-        }
+        user_with(&server, &user, "SELECT").await;
         let mut granted = Vec::new();
         let keeper = loop {
             let e = match Keeper::connect(&url_for(&server, &user)).await {

@@ -61,8 +61,14 @@ pub(crate) async fn deadlocks(client: &mut Conn) -> i64 {
 
 /// Gives a script to the server's own client; the error is what the client says.
 pub(crate) fn run(server: &Running, script: &str) -> Result<(), String> {
+    run_as(server, "root", script)
+}
+
+/// The same as another user who needs no password.
+pub(crate) fn run_as(server: &Running, user: &str, script: &str) -> Result<(), String> {
     let mut client = Command::new("mariadb")
-        .args(["--no-defaults", "--protocol=tcp", "-h127.0.0.1", "-uroot", "lockkeeper"])
+        .args(["--no-defaults", "--protocol=tcp", "-h127.0.0.1", "lockkeeper"])
+        .arg(format!("-u{user}"))
         .arg(format!("-P{}", server.ports()[0]))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())

@@ -1,6 +1,9 @@
 //! Tables of an older lockkeeper are brought up to date, and nothing that is in them is lost.
 
-use crate::support::{TTL, client, keeper, number, run, start, status};
+use crate::{
+    setup::{documented, tables_by_a_user, url_for, user_with},
+    support::{TTL, client, keeper, number, run, start, status},
+};
 use lockkeeper::{Keeper, Mode, store::migration};
 use mysql_async::{Conn, Row, Value, params::Params, prelude::Queryable};
 use servers::Running;
@@ -99,6 +102,12 @@ impl Old {
     }
 }
 
+/// A keeper of a user who has the rights that the documentation names, and no others.
+async fn upgraded(server: &Running) -> Keeper {
+    user_with(server, "maker", &documented().join(", ")).await;
+    Keeper::builder().ttl(TTL).connect(&url_for(server, "maker")).await.expect("brought up to date")
+}
+
 async fn layout(witness: &mut Conn) -> i64 {
     number(witness, "SELECT layout FROM lk_meta").await
 }
@@ -107,7 +116,7 @@ async fn layout(witness: &mut Conn) -> i64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_of_the_oldest_layout_are_brought_up_to_date() {
     let Some(server) = start() else { return };
-    run(&server, OLDEST).expect("made");
+    tables_by_a_user(&server, OLDEST).await;
     let mut old = Old::open(&server, Vec::new()).await;
     let (holder, waiter) = ([1; 16], [2; 16]);
     let (granted, fence) = old.enter("a", &holder, true).await;
@@ -116,7 +125,7 @@ async fn tables_of_the_oldest_layout_are_brought_up_to_date() {
     let cell = format!("INSERT INTO lk_cell(name, bytes, fence) VALUES ('a', 'kept', {fence})");
     old.conn.query_drop(cell).await.expect("written");
 
-    let keeper = keeper(&server).await;
+    let keeper = upgraded(&server).await;
     assert!(layout(&mut old.conn).await > 3);
     let line = keeper.look_at("a").await.expect("an answer").expect("there");
     let fences: Vec<_> = line.tickets.iter().map(|ticket| ticket.fence).collect();
@@ -139,7 +148,7 @@ async fn tables_of_the_oldest_layout_are_brought_up_to_date() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgrade_under_load_loses_no_lock_no_fence_and_no_cell() {
     let Some(server) = start() else { return };
-    run(&server, BEFORE).expect("made");
+    tables_by_a_user(&server, BEFORE).await;
     let mut holder = Old::open(&server, vec![0.into()]).await;
     let (_, held) = holder.enter("held", &[1; 16], true).await;
     let cell = "INSERT INTO lk_cell(name, bytes, fence) VALUES ('held', 'kept', 1)";
@@ -172,7 +181,7 @@ async fn an_upgrade_under_load_loses_no_lock_no_fence_and_no_cell() {
         eventually("locks are taken", async || rounds.load(Ordering::SeqCst) > before + 20).await;
     };
     goes_on().await;
-    let keeper = keeper(&server).await;
+    let keeper = upgraded(&server).await;
     assert!(layout(&mut holder.conn).await > 3);
     goes_on().await;
     holder.renew().await;

@@ -250,6 +250,10 @@ impl Link {
         &self.watch
     }
 
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// Changes whenever a connection breaks: what was written before may be gone with a server.
     pub(super) fn breaks(&self) -> u64 {
         self.breaks.load(Ordering::Acquire)

@@ -16,8 +16,8 @@ const TRIALS: [(&str, &str); 4] = [
 /// This one answers with an error of its own to whoever may call it.
 const CALL: &str = "CALL lk_fence_check(NULL, '', '', 0)";
 
-/// What the first to connect needs besides.
-const MAKING: &str = "CREATE, CREATE ROUTINE, ALTER ROUTINE";
+/// What the first to connect needs besides. ALTER and DROP are for the tables of an older layout.
+pub(super) const MAKING: &str = "CREATE, ALTER, DROP, CREATE ROUTINE, ALTER ROUTINE";
 
 /// Tries the rights that locks need, after the tables were made or found: or were not, for lack of a
 /// right.
@@ -37,6 +37,7 @@ pub(super) async fn check<T>(
             Err(granted_by(link, StoreError::not_applied(KIND, Trouble::Denied, what), &missing)
                 .await)
         }
+        Err(e) if trouble::is_for_the_system(&e) => Err(e),
         Err(e) if missing.is_empty() => Err(granted_by(link, e, MAKING).await),
         Err(e) => Err(granted_by(link, e, &missing).await),
     }

@@ -3,10 +3,11 @@
 use super::{
     KIND,
     link::{Alone, Link},
-    reply, trouble,
+    reply, rights, trouble,
 };
 use crate::{
     error::{StoreError, Trouble},
+    retry::jittered,
     store::{StoreId, StoreResult},
 };
 use mysql_async::Row;
@@ -15,7 +16,7 @@ use std::time::Duration;
 /// The version of what is in the `.sql` files. A change there is a new number here, and where a table changes
 /// a step in `upgrade.sql`. A procedure that takes or answers something else than before gets another name, so
 /// that processes which stay connected through an upgrade go on with what they know.
-pub(super) const LAYOUT: i64 = 4;
+pub(super) const LAYOUT: i64 = 5;
 
 /// The prefix that stands in the `.sql` files.
 const WRITTEN: &str = "lk_";
@@ -23,18 +24,31 @@ const WRITTEN: &str = "lk_";
 /// The first file, and one statement, come before those that may change what is there.
 const META: &str = include_str!("meta.sql");
 const UPGRADE: &str = include_str!("upgrade.sql");
+/// What users' transactions call comes first: MySQL keeps a procedure as it is for as long as a transaction
+/// lives that has called it, and the others must not be made anew before that one can be.
 const FILES: [&str; 5] = [
     include_str!("tables.sql"),
+    include_str!("user.sql"),
     include_str!("parts.sql"),
     include_str!("lines.sql"),
     include_str!("sessions.sql"),
-    include_str!("user.sql"),
 ];
+/// The procedures of `upgrade.sql`, which go when it is done.
+const HELPERS: [&str; 4] = ["refuse_newer", "upgrade_do", "upgrade_first", "upgrade"];
 
 /// For how long one process waits for another that is making the tables.
 const MAKING: Duration = Duration::from_secs(30);
 /// For how long one statement of it may take beyond that.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the server may refuse a statement because a transaction keeps a table or a procedure as it is. While
+/// the statement waits for that transaction the server lets nobody else near, renewals among them: so each
+/// attempt is short, and a long pause follows. All attempts together take less time than `MAKING`.
+const REFUSALS: u32 = 4;
+const PAUSE: Duration = Duration::from_secs(5);
+/// For how long the server waits for tables and procedures, and for rows. MySQL cannot wait for less than a second.
+const BRIEFLY: &str = "SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 5";
+/// What is said if the turn does not come.
+const BUSY: &str = "another process is making the tables and does not come to an end";
 
 /// A text about our tables, with the prefix of the URL in it.
 pub(super) fn named(prefix: &str, sql: &str) -> String {
@@ -45,11 +59,10 @@ pub(super) fn named(prefix: &str, sql: &str) -> String {
 fn statements(prefix: &str) -> Vec<String> {
     let mut statements: Vec<String> = [META, UPGRADE].map(|file| parts(prefix, file)).concat();
     statements.push(format!("CALL {prefix}_refuse_newer({LAYOUT})"));
+    statements.push(format!("CALL {prefix}_upgrade_first()"));
     statements.extend(FILES.iter().flat_map(|file| parts(prefix, file)));
     statements.push(format!("CALL {prefix}_upgrade()"));
-    for done in ["refuse_newer", "upgrade_do", "upgrade"] {
-        statements.push(format!("DROP PROCEDURE IF EXISTS {prefix}_{done}"));
-    }
+    statements.extend(tidy(prefix));
     statements.push(format!(
         "INSERT IGNORE INTO {prefix}_meta(id, layout, store) \
          VALUES (1, 0, UNHEX(LEFT(SHA2(CONCAT(UUID(), RAND()), 256), 16)))"
@@ -60,6 +73,11 @@ fn statements(prefix: &str) -> Vec<String> {
         digest()
     ));
     statements
+}
+
+/// The statements that take the helpers away.
+fn tidy(prefix: &str) -> impl Iterator<Item = String> {
+    HELPERS.into_iter().map(move |name| format!("DROP PROCEDURE IF EXISTS {prefix}_{name}"))
 }
 
 /// The statements of one file.
@@ -89,14 +107,24 @@ fn digest() -> u64 {
 }
 
 /// All that makes the store's tables and procedures, as a script for the `mariadb` or `mysql`
-/// client: for those whose programs may not create anything. The client stops at the first refusal.
+/// client: for those whose programs may not create anything. The client stops at the first refusal, such as that
+/// of `_turn` while another process makes the tables.
 pub(super) fn script(prefix: &str) -> String {
-    let statements = statements(prefix).join("\n//\n");
+    let mut all = vec![
+        format!("DROP PROCEDURE IF EXISTS {prefix}_turn"),
+        format!(
+            "CREATE PROCEDURE {prefix}_turn(p_got INT)\nSQL SECURITY INVOKER\n\
+             IF COALESCE(p_got, 0) <> 1 THEN\n  \
+             SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '{BUSY}';\nEND IF"
+        ),
+        format!("CALL {prefix}_turn(GET_LOCK('{}', {}))", turn(prefix), MAKING.as_secs()),
+    ];
+    all.extend(statements(prefix));
+    all.push(format!("DROP PROCEDURE IF EXISTS {prefix}_turn"));
+    let all = all.join("\n//\n");
     format!(
-        "SET SESSION sql_mode = 'STRICT_ALL_TABLES';\n\
-         SELECT GET_LOCK('{}', {});\nDELIMITER //\n{statements}\n//\nDELIMITER ;\n",
-        turn(prefix),
-        MAKING.as_secs()
+        "SET SESSION sql_mode = 'STRICT_ALL_TABLES';\n{BRIEFLY};\n\
+         DELIMITER //\n{all}\n//\nDELIMITER ;\n"
     )
 }
 
@@ -122,18 +150,17 @@ pub(super) async fn prepare(link: &Link, prefix: &str, create: bool) -> StoreRes
         return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
     }
     let mut maker = link.alone(MAKING + PATIENCE).await?;
-    let made = make(&mut maker, prefix).await;
+    let made = make(link, &mut maker, prefix).await;
     maker.end().await;
     made.map_err(|e| explain(e, prefix))
 }
 
 /// Makes tables and procedures, unless another process has made them while this one waited for its turn.
-async fn make(maker: &mut Alone, prefix: &str) -> StoreResult<StoreId> {
+async fn make(link: &Link, maker: &mut Alone, prefix: &str) -> StoreResult<StoreId> {
     let turn = vec![turn(prefix).into(), MAKING.as_secs().into()];
     let got = maker.ask("SELECT COALESCE(GET_LOCK(?, ?), 0)", turn).await?;
     if !got.first().is_some_and(|row| field(row, 0).is_ok_and(|got: i64| got == 1)) {
-        let what = "somebody else is making the tables and does not come to an end";
-        return Err(StoreError::not_applied(KIND, Trouble::Unavailable, what));
+        return Err(StoreError::not_applied(KIND, Trouble::Unavailable, BUSY));
     }
     match maker.ask(&meta(prefix), Vec::new()).await {
         Err(e) if trouble::is_missing(&e) => {}
@@ -143,14 +170,43 @@ async fn make(maker: &mut Alone, prefix: &str) -> StoreResult<StoreId> {
             }
         }
     }
-    maker.ask("SET SESSION innodb_lock_wait_timeout = 5", Vec::new()).await?;
-    for statement in statements(prefix) {
-        maker.ask(&statement, Vec::new()).await?;
+    maker.ask(BRIEFLY, Vec::new()).await?;
+    if let Err(e) = make_all(link, maker, prefix).await {
+        // A connection that is broken or silent takes no more statements.
+        let answered = trouble::code(&e).is_some();
+        for statement in tidy(prefix).filter(|_| answered) {
+            // A helper that stays is replaced by the next process that makes the tables.
+            let _ = maker.ask(&statement, Vec::new()).await;
+        }
+        return Err(e);
     }
     known(&maker.ask(&meta(prefix), Vec::new()).await?, prefix)?.ok_or_else(|| {
         let what = "the tables were made and are not there";
         StoreError::not_applied(KIND, Trouble::Misconfigured, what)
     })
+}
+
+/// Runs the statements. One that the server refuses because a transaction is in the way is run again, after a pause
+/// in which all requests that had to wait behind it get on; the pause comes after the last attempt too, because the
+/// next process begins at once.
+async fn make_all(link: &Link, maker: &mut Alone, prefix: &str) -> StoreResult<()> {
+    let mut refusals = 0;
+    for statement in statements(prefix) {
+        while let Err(e) = maker.ask(&statement, Vec::new()).await {
+            if !trouble::is_turned_back(&e) {
+                return Err(e);
+            }
+            refusals += 1;
+            // All programs wait for a procedure that is gone and not there again.
+            if refusals >= REFUSALS || !statement.trim_start().starts_with("CREATE PROCEDURE") {
+                link.clock().sleep(jittered(PAUSE, 3)).await;
+            }
+            if refusals >= REFUSALS {
+                return Err(e);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// All that is there: the tables of an older layout lack some of it.
@@ -185,13 +241,23 @@ fn field<T: mysql_async::prelude::FromValue>(row: &Row, at: usize) -> StoreResul
     row.get_opt(at).and_then(Result::ok).ok_or_else(reply::nonsense)
 }
 
-/// Says which right is missing, and that somebody else can make the tables.
+/// Says which rights are needed, and that another user can make the tables; or what keeps them as they are.
 fn explain(mut e: StoreError, prefix: &str) -> StoreError {
-    if e.trouble == Trouble::Denied {
+    if trouble::is_for_the_system(&e) {
         e.what.push_str(&format!(
-            "; to make its tables {prefix}_… lockkeeper needs the rights CREATE, CREATE ROUTINE and \
-             ALTER ROUTINE on the database; or let somebody who has them run what \
+            "; the procedures {prefix}_… were made by a user with SYSTEM_USER, such as root, and MySQL lets only \
+             such a user change them; let one run what `lockkeeper migrate --print` prints"
+        ));
+    } else if e.trouble == Trouble::Denied {
+        let rights = rights::MAKING;
+        e.what.push_str(&format!(
+            "; to make its tables {prefix}_…, and to bring them up to date, lockkeeper needs the rights \
+             {rights} on the database; or let a user who has them run what \
              `lockkeeper migrate --print` prints"
+        ));
+    } else if trouble::is_blocked(&e) {
+        e.what.push_str(&format!(
+            "; a transaction is open that has used {prefix}_…, which cannot be brought up to date before it ends"
         ));
     }
     e
@@ -212,7 +278,7 @@ mod tests {
     /// A change of the SQL text needs another number and, where a table changes, a step in `upgrade.sql`.
     #[test]
     fn a_change_of_the_script_raises_the_layout() {
-        assert_eq!((LAYOUT, format!("{:016x}", digest()).as_str()), (4, "937ea9e0db7e812d"));
+        assert_eq!((LAYOUT, format!("{:016x}", digest()).as_str()), (5, "b0b8d0586d6f7523"));
     }
 
     #[test]

@@ -16,6 +16,11 @@ pub(super) fn is_missing(e: &StoreError) -> bool {
     matches!(code(e), Some(1146 | 1305))
 }
 
+/// Does MySQL want a right of the whole server for what another user has made?
+pub(super) fn is_for_the_system(e: &StoreError) -> bool {
+    code(e) == Some(1227)
+}
+
 /// Was the transaction rolled back because others were in the way?
 pub(super) fn is_turned_back(e: &StoreError) -> bool {
     code(e).is_some_and(turns_back)

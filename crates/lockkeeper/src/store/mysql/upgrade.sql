@@ -24,31 +24,46 @@ BEGIN
 END
 //
 
--- Comes after the procedures were made anew: those of before have come to their end with that, and those of now
--- fail, and change nothing, until their tables are there.
-CREATE PROCEDURE lk_upgrade()
+-- Comes before the procedures are made anew, and does what those of before do not notice. A right that is missing
+-- shows here, where nothing has been changed yet. A table that has what it should is not touched: for a change of a
+-- table that a transaction has read the server makes all others wait.
+CREATE PROCEDURE lk_upgrade_first()
 SQL SECURITY INVOKER
 BEGIN
-  DECLARE v_layout, v_first, v_digest, v_swept INT DEFAULT 0;
+  DECLARE v_layout, v_first, v_digest INT DEFAULT 0;
   SELECT COALESCE(MAX(layout), 0) INTO v_layout FROM lk_meta;
   SELECT COUNT(*) INTO v_first FROM information_schema.columns
     WHERE table_schema = DATABASE() AND table_name = 'lk_gate' AND column_name = 'fence';
   SELECT COUNT(*) INTO v_digest FROM information_schema.columns
     WHERE table_schema = DATABASE() AND table_name = 'lk_meta' AND column_name = 'script';
+  IF v_layout BETWEEN 1 AND 2 THEN CALL lk_upgrade_do('DROP TABLE IF EXISTS lk_line_old, lk_line_new'); END IF;
+  IF NOT v_digest THEN
+    CALL lk_upgrade_do('ALTER TABLE lk_meta ADD script BINARY(8) NOT NULL DEFAULT ''''');
+  END IF;
+  IF v_layout BETWEEN 1 AND 2 AND NOT v_first THEN
+    CALL lk_upgrade_do('ALTER TABLE lk_gate
+      MODIFY last BIGINT NOT NULL DEFAULT 0,
+      ADD crowd TINYINT NOT NULL DEFAULT 0, ADD fence BIGINT NOT NULL DEFAULT 0,
+      ADD id BINARY(16) NOT NULL DEFAULT '''', ADD session BINARY(16) NULL DEFAULT '''',
+      ADD weight INT UNSIGNED NOT NULL DEFAULT 1, ADD capacity INT UNSIGNED NOT NULL DEFAULT 1,
+      ADD hold_until BIGINT NOT NULL DEFAULT 0, ADD note_edit BIGINT NOT NULL DEFAULT 0,
+      ADD cell_edit BIGINT NOT NULL DEFAULT 0, ADD note VARBINARY(4096) NOT NULL DEFAULT '''',
+      ADD KEY lk_gate_session (session)');
+  END IF;
+END
+//
+
+-- Comes after the procedures were made anew: those of before have come to their end with that, and those of now
+-- fail, and change nothing in a line, until lk_line is as they need it.
+CREATE PROCEDURE lk_upgrade()
+SQL SECURITY INVOKER
+BEGIN
+  DECLARE v_layout, v_swept INT DEFAULT 0;
+  SELECT COALESCE(MAX(layout), 0) INTO v_layout FROM lk_meta;
   SELECT COUNT(*) INTO v_swept FROM information_schema.statistics
     WHERE table_schema = DATABASE() AND table_name = 'lk_session' AND index_name = 'lk_session_sweep';
   IF v_layout BETWEEN 1 AND 2 THEN
     -- Layouts 1 and 2 had all tickets in lk_ticket, which a line of layout 3 may have too.
-    IF NOT v_first THEN
-      CALL lk_upgrade_do('ALTER TABLE lk_gate
-        MODIFY last BIGINT NOT NULL DEFAULT 0,
-        ADD crowd TINYINT NOT NULL DEFAULT 0, ADD fence BIGINT NOT NULL DEFAULT 0,
-        ADD id BINARY(16) NOT NULL DEFAULT '''', ADD session BINARY(16) NULL DEFAULT '''',
-        ADD weight INT UNSIGNED NOT NULL DEFAULT 1, ADD capacity INT UNSIGNED NOT NULL DEFAULT 1,
-        ADD hold_until BIGINT NOT NULL DEFAULT 0, ADD note_edit BIGINT NOT NULL DEFAULT 0,
-        ADD cell_edit BIGINT NOT NULL DEFAULT 0, ADD note VARBINARY(4096) NOT NULL DEFAULT '''',
-        ADD KEY lk_gate_session (session)');
-    END IF;
     -- The new lk_line is made beside the old one, and takes its place in one step.
     CALL lk_upgrade_do('DROP TABLE IF EXISTS lk_line_old, lk_line_new');
     CALL lk_upgrade_do('CREATE TABLE lk_line_new(
@@ -68,9 +83,6 @@ BEGIN
       SET g.last = GREATEST(g.last, t.last), g.crowd = 1');
     IF v_swept THEN CALL lk_upgrade_do('ALTER TABLE lk_session DROP KEY lk_session_sweep'); END IF;
     UPDATE lk_meta SET layout = 3 WHERE id = 1;
-  END IF;
-  IF NOT v_digest THEN
-    CALL lk_upgrade_do('ALTER TABLE lk_meta ADD script BINARY(8) NOT NULL DEFAULT ''''');
   END IF;
 END
 //
