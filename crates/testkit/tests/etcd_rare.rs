@@ -264,6 +264,45 @@ async fn the_public_half_of_a_session_is_no_right_to_act_for_it() {
     assert_eq!(other.leave("a", held.ticket).await, Left::Released);
 }
 
+/// A record as an earlier version wrote it, and one that no version can read: neither says who has the
+/// other half of the session's id.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_proves_nothing_is_no_right_to_close_a_session() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let (here, there) = (store(server.url()).await, store(server.url()).await);
+    for value in ["bGsxIDEyMDAwMCAwIDcgaGVyZSBoYW5kCg==", "anVuaw=="] {
+        let owner = Hand::open(&here).await;
+        let held = owner.take("a").await;
+        let record = format!("lockkeeper/s/{:016x}/0", lease(owner.session, 0));
+        let all = ask(&server, "/v3/kv/range", &json!({ "key": "AA==", "range_end": "AA==" }));
+        let mut keys = all["kvs"].as_array().expect("keys").iter().map(|kv| &kv["key"]);
+        let key = keys.find(|key| decoded(key.as_str().expect("text")) == record.as_bytes());
+        let put = json!({ "key": key.expect("a record"), "value": value, "ignore_lease": true });
+        ask(&server, "/v3/kv/put", &put);
+        let mut bytes = owner.session.to_bytes();
+        bytes[15] ^= 1;
+        for store in [&here, &there] {
+            let session = SessionId::from_bytes(bytes);
+            Hand { store: store.clone(), session, ..owner.clone() }.close().await;
+            assert!(owner.check(&held).await, "closed with the public half alone");
+        }
+        owner.leave("a", held.ticket).await;
+    }
+}
+
+/// The answer to the first close may be lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_a_session_twice_does_nothing_more() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let (here, there) = (store(server.url()).await, store(server.url()).await);
+    let owner = Hand::open(&here).await;
+    owner.take("a").await;
+    for store in [&here, &here, &there] {
+        Hand { store: store.clone(), ..owner.clone() }.close().await;
+        assert_eq!(length(&here, "a").await, 0);
+    }
+}
+
 fn decoded(base64: &str) -> Vec<u8> {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let (mut bytes, mut bits, mut have) = (Vec::new(), 0_u32, 0);

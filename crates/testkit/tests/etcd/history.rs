@@ -1,11 +1,12 @@
 //! The history of a cluster: another one behind the same address, and one that grows.
 
 use crate::{ask, clients::etcdctl, cost::counted, revision};
-use lockkeeper::{Keeper, Loss};
+use lockkeeper::{Keeper, Loss, Store as _};
 use serde_json::json;
 use servers::{Running, Way};
 use std::time::Duration;
 use testkit::{
+    Hand,
     live::start,
     world::{eventually, soon},
 };
@@ -33,6 +34,10 @@ async fn twin(server: &Running, snapshot: &str) -> Option<Running> {
 /// Behind the address is now a cluster that was restored from a snapshot. Its id is the same, and others
 /// have written so much there that its revision is higher than ours was. What was locked after the
 /// snapshot is lost, what was released after it is left again, and what was locked before it is held.
+///
+/// A proxy of TCP has to break the connection in order to lead it elsewhere, so the client does see a
+/// connection break, as it often does. What tells it of the other history is the data alone: nothing that
+/// the twin says of itself (the cluster's id, its revision, the lease) differs from what the client expects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_history_behind_the_same_address_is_noticed_within_two_renewals() {
     let Some(server) = start(servers::ETCD) else { return };
@@ -145,10 +150,71 @@ async fn with_compact_the_history_stops_growing_and_waiters_are_woken() {
     }
 }
 
+/// How many leases the server has.
+fn leases(server: &Running) -> usize {
+    ask(server, "/v3/lease/leases", &json!({}))["leases"].as_array().map_or(0, Vec::len)
+}
+
+/// Is there the key whose lease lives until compacting is due again?
+fn has_compacted(server: &Running) -> bool {
+    let ask_for = json!({ "key": "bG9ja2tlZXBlci9jb21wYWN0L2R1ZQ==" });
+    ask(server, "/v3/kv/range", &ask_for)["kvs"].is_array()
+}
+
+/// Every request takes more than half a second. Two clients find at the same time that compacting is due:
+/// one of them does it, and no lease stays but its own and those of the sessions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn compacting_on_a_slow_server_leaves_one_lease_for_the_interval() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let way = Way::to(server.ports()[0]).expect("a way");
+    let url = format!("etcd://127.0.0.1:{}?compact=1h", way.port());
+    let stores = [store(&url).await, store(&url).await];
+    let hands = [Hand::open(&stores[0]).await, Hand::open(&stores[1]).await];
+    assert_eq!(leases(&server), 2);
+    way.delay(Duration::from_millis(300));
+    let granted = || counted(&server).get("LeaseGrant").copied().unwrap_or(0);
+    let before = granted();
+    let lives = tokio::join!(hands[0].lives(), hands[1].lives());
+    assert_eq!(lives, (true, true));
+    eventually("an attempt to compact", async || granted() > before).await;
+    for hand in &hands {
+        assert!(hand.lives().await);
+    }
+    eventually("one client has compacted", async || has_compacted(&server)).await;
+    eventually("the other one's lease is revoked", async || leases(&server) == 3).await;
+    // Those that look once more find that it is not due.
+    let before = granted();
+    for hand in &hands {
+        assert!(hand.lives().await);
+    }
+    assert_eq!((granted(), leases(&server)), (before, 3));
+}
+
+/// The handle is dropped while the answer to the grant of the lease is under way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handle_that_is_dropped_while_it_compacts_leaves_no_lease() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let way = Way::to(server.ports()[0]).expect("a way");
+    let store = store(&format!("etcd://127.0.0.1:{}?compact=1h", way.port())).await;
+    let hand = Hand::open(&store).await;
+    way.delay(Duration::from_secs(1));
+    assert!(hand.lives().await);
+    eventually("the grant of a lease", async || leases(&server) == 2).await;
+    way.hold_answers();
+    drop((hand, store));
+    way.delay(Duration::ZERO);
+    way.open();
+    eventually("the session's lease alone is left", async || leases(&server) == 1).await;
+    assert!(!has_compacted(&server));
+}
+
+async fn store(url: &str) -> lockkeeper::store::AnyStore {
+    Keeper::connect(url).await.expect("it answers").store().clone()
+}
+
 /// By default nothing is compacted; then the advice says so, with the server's own figures.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_history_that_only_grows_is_advised_about() {
-    use lockkeeper::Store as _;
     let Some(server) = start(servers::ETCD) else { return };
     let keeper = crate::keeper(&server).await;
     let advice = async |keeper: &Keeper| {

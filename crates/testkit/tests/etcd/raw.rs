@@ -42,6 +42,26 @@ async fn a_name_that_covers_our_own_keys_is_refused() {
     keeper.close().await;
 }
 
+/// Only a key that ends with the id of its lease is known for a lock among all keys of a cluster.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_says_which_locks_of_other_clients_it_does_not_show() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let keeper = raw(&server).await;
+    let put = json!({ "key": "b2RkL21pbmU=", "value": "eHh4" });
+    ask(&server, "/v3/kv/put", &put);
+    assert!(keeper.lock("odd").try_now().await.expect("an answer").is_none(), "it excludes us");
+    let line = keeper.look_at("odd").await.expect("a look").expect("a line");
+    assert_eq!(line.holders().count(), 1, "shown by its name");
+    assert_eq!(keeper.look("").await.expect("a look"), []);
+    let hidden = keeper.store().blind_spots().expect("something is not shown");
+    assert!(hidden.contains("other clients") && hidden.contains("lease's id"), "{hidden}");
+    let fair = crate::keeper(&server).await;
+    assert_eq!(fair.store().blind_spots(), None, "all keys there are ours");
+    for keeper in [keeper, fair] {
+        keeper.close().await;
+    }
+}
+
 async fn holder(observer: &Keeper, name: &str) -> Ticket {
     let line = observer.look_at(name).await.expect("a look").expect("a line");
     line.holders().next().expect("a holder").clone()

@@ -25,7 +25,7 @@ impl Etcd {
     pub(super) async fn look_at_set_up(&self) -> StoreResult<Vec<Advice>> {
         let status = match self.client.status().await {
             Ok(status) => status,
-            // Who may not ask for it can still take locks.
+            // A user without the right to ask for the status can still take locks.
             Err(e) if e.trouble == Trouble::Denied => return Ok(Vec::new()),
             Err(e) => return Err(e),
         };
@@ -35,7 +35,7 @@ impl Etcd {
             consequence: "it may refuse writes, so that no lock can be taken or released".into(),
             remedy: "see etcd's maintenance guide: compact, defragment, disarm the alarm".into(),
         }));
-        let old = status.revision() > YOUNG && self.compact.is_none();
+        let old = status.revision() > YOUNG && self.compactor.is_none();
         if old && !self.client.has_compacted(&self.keys.id(), 1).await? {
             advice.push(grows(&status));
         }

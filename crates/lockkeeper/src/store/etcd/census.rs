@@ -110,7 +110,7 @@ impl Etcd {
     ) -> StoreResult<(Vec<KeyValue>, Vec<Option<i64>>, u64, bool)> {
         let mut success = vec![ops::range(ops::all(&self.keys.session(tag(session))))];
         success.extend(newest.iter().map(|stood| ops::range(ops::key_of(&stood.key))));
-        if self.compact.is_some() {
+        if self.compactor.is_some() {
             success.push(ops::range(ops::key_of(&self.keys.compaction_due())));
         }
         let ask = TxnRequest { success, ..TxnRequest::default() };
@@ -122,7 +122,7 @@ impl Etcd {
         for _ in newest {
             created.push(answers.range()?.kvs.first().map(|kv| kv.create_revision));
         }
-        let compact = self.compact.is_some() && answers.range()?.kvs.is_empty();
+        let compact = self.compactor.is_some() && answers.range()?.kvs.is_empty();
         Ok((about, created, term, compact))
     }
 

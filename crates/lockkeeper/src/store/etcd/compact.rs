@@ -4,46 +4,93 @@
 //! the clients agree upon who does it by a key whose lease lives for the interval: it is done once in
 //! an interval, however many clients there are, and no clock is compared. What was written before the
 //! last time is forgotten; so every revision stays readable for one interval at least, and two at most.
+//!
+//! A task of its own does it, so that no renewal waits for it. A lease that was granted for an attempt
+//! which came to nothing is revoked, or else every attempt would leave one for the whole interval.
 
-use super::{Etcd, Nature, leave, ops, proto::TxnRequest};
+use super::{client::Client, client::Nature, keys::Keys, leave, ops, proto::TxnRequest};
 use crate::store::StoreResult;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::{Mutex, watch};
 
-/// For how long a renewal waits for it.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Compacts in the background, one task of a handle at a time.
+pub(super) struct Compactor {
+    work: Arc<Work>,
+    /// Locked while a task is at work. Holds a lease that was granted, as long as it is not known what
+    /// has become of it; the next task sees to it first.
+    lease: Arc<Mutex<Option<i64>>>,
+    /// Dropped with the handle, which the task notices.
+    handle: watch::Sender<()>,
+}
 
-impl Etcd {
-    /// Given up when it takes long: the next interval does it.
-    pub(super) async fn compact_history(&self, every: Duration) {
-        match tokio::time::timeout(PATIENCE, self.try_to_compact(every)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => {
-                tracing::warn!(error = %e, "the history of the cluster was not compacted")
-            }
-            Err(_) => tracing::debug!("compacting the history of the cluster takes long"),
-        }
+struct Work {
+    client: Arc<Client>,
+    every: Duration,
+    due: Vec<u8>,
+    last: Vec<u8>,
+}
+
+impl Compactor {
+    pub(super) fn new(client: &Arc<Client>, keys: &Keys, every: Duration) -> Self {
+        let (due, last) = (keys.compaction_due(), keys.compacted_last());
+        let work = Arc::new(Work { client: Arc::clone(client), every, due, last });
+        Self { work, lease: Arc::default(), handle: watch::Sender::new(()) }
     }
 
-    async fn try_to_compact(&self, every: Duration) -> StoreResult<()> {
-        let (due, last) = (self.keys.compaction_due(), self.keys.compacted_last());
-        let lease = leave::random_lease();
-        self.client.grant(lease, leave::seconds(every)).await?;
+    /// Begins to compact, unless a task of this handle does so already.
+    pub(super) fn begin(&self) {
+        let Ok(mut lease) = Arc::clone(&self.lease).try_lock_owned() else { return };
+        let (work, mut handle) = (Arc::clone(&self.work), self.handle.subscribe());
+        tokio::spawn(async move {
+            let done = tokio::select! {
+                done = work.compact(&mut lease) => done,
+                // The handle was dropped.
+                _ = handle.changed() => Ok(()),
+            };
+            if let Err(e) = done.and(work.settle(&mut lease).await) {
+                tracing::warn!(error = %e, "the history of the cluster was not compacted");
+            }
+        });
+    }
+}
+
+impl Work {
+    /// Takes the turn of this interval, and compacts up to the last one.
+    async fn compact(&self, lease: &mut Option<i64>) -> StoreResult<()> {
+        self.settle(lease).await?;
+        let id = *lease.insert(leave::random_lease());
+        self.client.grant(id, leave::seconds(self.every)).await?;
         let ask = TxnRequest {
-            compare: vec![ops::absent(&due)],
+            compare: vec![ops::absent(&self.due)],
             success: vec![
-                ops::range(ops::key_of(&last)),
-                ops::put(&due, Vec::new(), lease),
-                ops::put(&last, Vec::new(), 0),
+                ops::range(ops::key_of(&self.last)),
+                ops::put(&self.due, Vec::new(), id),
+                ops::put(&self.last, Vec::new(), 0),
             ],
             failure: Vec::new(),
         };
         let answer = self.client.txn(ask, Nature::Once).await?;
         if !answer.succeeded {
-            return self.client.revoke(lease).await;
+            // Another client was faster; the lease is revoked by the caller.
+            return Ok(());
         }
+        *lease = None;
         match ops::Answers::of(answer).range()?.kvs.first() {
             Some(last) => self.client.compact(last.mod_revision).await,
             None => Ok(()),
         }
+    }
+
+    /// Revokes the lease of an attempt, unless the attempt took the turn and its answer was lost: to
+    /// revoke it then would end the interval too early, and a revision of this interval could be forgotten.
+    async fn settle(&self, lease: &mut Option<i64>) -> StoreResult<()> {
+        let Some(id) = *lease else { return Ok(()) };
+        let compare = vec![ops::leased(&self.due, id)];
+        let ask = TxnRequest { compare, ..TxnRequest::default() };
+        if !self.client.txn(ask, Nature::Repeatable).await?.succeeded {
+            self.client.revoke(id).await?;
+        }
+        *lease = None;
+        Ok(())
     }
 }

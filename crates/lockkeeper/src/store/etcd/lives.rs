@@ -6,7 +6,7 @@ use super::{
     Etcd, KIND, Nature,
     error::{self, lease_gone},
     ops,
-    proto::TxnRequest,
+    proto::{KeyValue, TxnRequest},
     row::Record,
     sessions::{Life, lease, tag},
 };
@@ -130,7 +130,7 @@ impl Etcd {
     }
 
     /// How many leases a session has, by what is written about it; and how often it was evicted.
-    fn shards_of(&self, session: SessionId, kvs: &[super::proto::KeyValue]) -> (usize, u64) {
+    fn shards_of(&self, session: SessionId, kvs: &[KeyValue]) -> (usize, u64) {
         let (evicted, mailbox) = (self.keys.evicted(tag(session)), self.keys.mailbox(tag(session)));
         let evictions = kvs.iter().find(|kv| kv.key == evicted).map_or(0, |kv| kv.version);
         let shards = kvs.iter().filter(|kv| kv.key < mailbox.from).count();
@@ -202,8 +202,8 @@ impl Etcd {
             let shards = life.shards.len().max(shards);
             life.shards.resize(shards, 0);
         });
-        if let Some(every) = self.compact.filter(|_| found.compact) {
-            self.compact_history(every).await;
+        if let Some(compactor) = self.compactor.as_ref().filter(|_| found.compact) {
+            compactor.begin();
         }
         let tickets = tickets.into_iter().map(|(_, ticket)| ticket).collect();
         Ok(Renewal::Renewed { version, tickets: Some(tickets) })
@@ -212,11 +212,16 @@ impl Etcd {
     pub(super) async fn close_session(&self, session: SessionId) -> StoreResult<()> {
         // Also the leases that another handle has taken, so what is known here is not enough.
         let found = self.client.range(ops::all(&self.keys.session(tag(session)))).await?;
-        let mut records = found.kvs.iter().filter_map(|kv| Record::read(&kv.value));
-        if records.any(|record| !record.is_of(session)) {
+        let mailbox = self.keys.mailbox(tag(session));
+        let records = found.kvs.iter().filter(|kv| kv.key < mailbox.from);
+        let proves = |kv: &KeyValue| Record::read(&kv.value).is_some_and(|r| r.is_of(session));
+        // A record that cannot be read proves nothing: to know the public half is no right to close.
+        if !records.clone().all(proves) {
             return Ok(());
         }
-        let (shards, _) = self.shards_of(session, &found.kvs);
+        // Without any record the session is closed already, or this handle, which knows the session
+        // because it has the whole id, ends what it knows.
+        let shards = records.count();
         let known = self.sessions.with(session, |life| life.shards.len()).unwrap_or(0);
         let revokes = (0..shards.max(known)).map(|shard| self.client.revoke(lease(session, shard)));
         for revoked in together::all(revokes).await {

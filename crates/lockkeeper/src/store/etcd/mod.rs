@@ -50,6 +50,7 @@ use crate::{
     ticket::{SessionId, TicketId},
 };
 use client::{Client, Nature};
+use compact::Compactor;
 use keys::Keys;
 use leave::Strays;
 use proto::TxnRequest;
@@ -62,12 +63,12 @@ pub(crate) const KIND: &str = "etcd";
 pub struct Etcd {
     id: StoreId,
     clock: Clock,
-    client: Client,
+    client: Arc<Client>,
     keys: Keys,
     sessions: Sessions,
     strays: Strays,
-    /// After how long the history is compacted, if it was asked for.
-    compact: Option<Duration>,
+    /// Compacts the history, if that was asked for.
+    compactor: Option<Compactor>,
 }
 
 impl Etcd {
@@ -80,7 +81,9 @@ impl Etcd {
         client.log_in(client.logins()).await?;
         let id = identity(&client, &keys).await?;
         let (sessions, strays) = Default::default();
-        let store = Self { id, clock, client, keys, sessions, strays, compact };
+        let client = Arc::new(client);
+        let compactor = compact.map(|every| Compactor::new(&client, &keys, every));
+        let store = Self { id, clock, client, keys, sessions, strays, compactor };
         for advice in store.look_at_set_up().await? {
             tracing::warn!(%advice, "the etcd cluster's set-up");
         }
@@ -171,6 +174,12 @@ impl Store for Etcd {
 
     async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
         self.look_at(which).await
+    }
+
+    fn blind_spots(&self) -> Option<&'static str> {
+        let hidden = "other clients' locks whose keys do not end with their lease's id (name a lock \
+                      to see it)";
+        self.keys.is_raw().then_some(hidden)
     }
 
     async fn check(&self, claim: Claim) -> StoreResult<bool> {
