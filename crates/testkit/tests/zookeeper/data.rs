@@ -35,9 +35,13 @@ async fn a_server_that_has_lost_its_data_is_not_talked_to() {
 }
 
 /// The restored server knows the session, and others have written more to it than the keeper has seen,
-/// so it does not turn the keeper away. No watch and no socket tells of the node that is not there.
+/// so it does not turn the keeper away.
+///
+/// A proxy of TCP has to break the connection in order to lead it elsewhere, so the client does see a
+/// connection break, as it often does, and takes up its session again. That the node is not there it learns from
+/// the data alone, by the renewal that the test asks for: by itself the keeper renews every 200 s.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_a_restored_server_does_not_have_is_lost_within_two_renewals() {
+async fn a_renewal_shows_that_a_restored_server_does_not_have_a_lock() {
     let (Some(mut first), Some(mut second)) = (start(ZOOKEEPER), start(ZOOKEEPER)) else { return };
     let way = Way::to(first.ports()[0]).expect("a way");
     let keeper = keeper_at(&format!("zookeeper://127.0.0.1:{}", way.port()), LONG).await;
