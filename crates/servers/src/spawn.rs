@@ -61,7 +61,7 @@ pub(crate) fn command(
 }
 
 /// Whether there is a `setpriv` that knows the option; BusyBox has one that does not.
-static SETPRIV: LazyLock<bool> = LazyLock::new(|| {
+pub(crate) static SETPRIV: LazyLock<bool> = LazyLock::new(|| {
     program::find("setpriv", &[]).is_some()
         && Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "true"])
