@@ -67,6 +67,11 @@ impl Gate {
         self.doors().get(name)?.away.clone()
     }
 
+    /// The names whose waiting task gets no answer from the store.
+    pub(crate) fn outages(&self) -> Vec<Away> {
+        self.doors().values().filter_map(|door| door.away.clone()).collect()
+    }
+
     /// Does anybody in this process wait for the name?
     pub(crate) fn crowded(&self, name: &Name) -> bool {
         let is_awaited = |d: &mut oneshot::Sender<Pass>| !d.is_closed();

@@ -372,6 +372,21 @@ impl Keeper {
         Ok(self.inner.store.evict(name, ticket).await?)
     }
 
+    /// For how long the store has not answered, as the tasks of this keeper that wait and renew have
+    /// found; `None` if it has answered the last of their requests. Asks the store nothing.
+    ///
+    /// A waiter goes on through an outage: this is for programs that want to say so meanwhile.
+    #[must_use]
+    pub fn outage(&self) -> Option<Duration> {
+        let now = self.inner.clock.now();
+        // The last handle of a session must not be dropped under this lock.
+        let shared = self.inner.sessions().shared.clone();
+        let sessions = shared.iter().filter_map(|(_, cell)| cell.get()?.upgrade());
+        let renewing = sessions.filter(|s| !s.is_lost()).filter_map(|s| s.desk.away());
+        let waiting = self.inner.gate.outages();
+        renewing.chain(waiting).map(|away| away.lasts(now)).max()
+    }
+
     /// Finishes what dropped guards and futures have begun, and ends all sessions. Guards that
     /// still live are lost. Await this before the runtime ends: what is not finished then stays in
     /// the store until it expires. A store that does not answer is waited for a few seconds.

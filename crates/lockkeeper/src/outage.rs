@@ -34,6 +34,11 @@ impl Away {
         Self::new(self.since, why)
     }
 
+    /// For how long it has lasted.
+    pub(crate) fn lasts(&self, now: Moment) -> Duration {
+        now.saturating_since(self.since)
+    }
+
     /// The error for a task that has waited since `began`.
     pub(crate) fn error(&self, began: Moment, now: Moment) -> Error {
         let for_ = now.saturating_since(self.since.max(began));
