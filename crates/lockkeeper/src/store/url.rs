@@ -229,6 +229,9 @@ pub fn absolute(url: &str) -> Result<String> {
 fn absolute_option(pair: &str) -> Result<String> {
     let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
     let file = FILES.contains(&decoded(name)?.as_str());
+    if file {
+        check_path(&format!("{name}="), &decoded(value)?)?;
+    }
     let absolute = if file { beneath_here(value)? } else { None };
     Ok(absolute.map_or_else(|| pair.to_owned(), |value| format!("{name}={value}")))
 }
