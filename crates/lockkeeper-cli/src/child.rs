@@ -33,6 +33,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(crate) enum Change {
     /// It was stopped by this signal.
     Stopped(Signal),
+    /// The supervisor has ended, and the command goes on. Told once.
+    Unsupervised,
     /// It has ended. How is told by [`Child::reap`].
     Ended,
 }
@@ -45,6 +47,7 @@ pub(crate) struct Child {
     group: Pid,
     changes: unix::Signal,
     supervisor: Supervisor,
+    supervised: bool,
     reaped: bool,
 }
 
@@ -71,7 +74,7 @@ impl Child {
         let process = start.spawn()?;
         let group = Pid::from_raw(i32::try_from(process.id()).map_err(io::Error::other)?);
         supervisor.watch(group);
-        Ok(Self { process, group, changes, supervisor, reaped: false })
+        Ok(Self { process, group, changes, supervisor, supervised: true, reaped: false })
     }
 
     /// The command's process group.
@@ -90,6 +93,10 @@ impl Child {
             }
             if let Some(signal) = self.stopped() {
                 return Change::Stopped(signal);
+            }
+            if self.supervised && self.supervisor.has_ended() {
+                self.supervised = false;
+                return Change::Unsupervised;
             }
             self.changes.recv().await;
         }

@@ -277,11 +277,10 @@ impl Run {
 /// The command line, or the code to end with: help and version are no errors.
 pub(crate) fn parse() -> Result<Cli, u8> {
     let words: Vec<OsString> = env::args_os().collect();
-    let parsed = Cli::try_parse_from(&words).and_then(|cli| match name_after_dashes(&words) {
-        true => Err(Cli::command().error(ErrorKind::MissingRequiredArgument, NAME_FIRST)),
-        false => Ok(cli),
-    });
-    parsed.map_err(|mut e| {
+    Cli::try_parse_from(&words).map_err(|mut e| {
+        if e.kind() == ErrorKind::MissingRequiredArgument && is_name_forgotten(&words) {
+            e = Cli::command().error(e.kind(), NAME_FIRST);
+        }
         if e.kind() == ErrorKind::UnknownArgument {
             // To write `--` before a misspelt flag would make it the name of a lock.
             e.remove(ContextKind::Suggested);
@@ -298,15 +297,16 @@ pub(crate) fn parse() -> Result<Cli, u8> {
 }
 
 const NAME_FIRST: &str =
-    "the name of the lock stands before the --, as in: lockkeeper run NAME -- COMMAND";
+    "the command needs a lock: its name stands first, as in: lockkeeper run NAME -- COMMAND";
 
-/// Was the lock's name forgotten, as in `run -- echo hi`? Then the command would be taken for the
-/// name, and its first argument for the command.
-fn name_after_dashes(words: &[OsString]) -> bool {
+/// Was the lock's name forgotten, as in `run -- backup.sh`? The one word behind the dashes would be
+/// taken for the name, and the command would be what is missing.
+fn is_name_forgotten(words: &[OsString]) -> bool {
     let before = words.iter().take_while(|word| *word != "--");
     let Err(e) = Cli::try_parse_from(before) else { return false };
-    let missing = e.get(ContextKind::InvalidArg);
-    matches!(missing, Some(ContextValue::Strings(list)) if list.iter().any(|arg| arg == "<NAME>"))
+    let Some(ContextValue::Strings(missing)) = e.get(ContextKind::InvalidArg) else { return false };
+    let lacks = |what| missing.iter().any(|argument| argument.starts_with(what));
+    lacks("<NAME>") && lacks("<COMMAND>") && words.iter().any(|word| word == "--")
 }
 
 /// Reads a lock's name. A store's URL here is a slip, and its password would be shown to all.
@@ -390,14 +390,20 @@ mod tests {
     }
 
     #[test]
-    fn a_command_behind_dashes_is_not_taken_for_a_name() {
+    fn a_forgotten_name_is_told_from_a_forgotten_command() {
         let forgotten = |line: &str| {
             let words = ["lockkeeper"].into_iter().chain(line.split(' '));
-            name_after_dashes(&words.map(OsString::from).collect::<Vec<_>>())
+            is_name_forgotten(&words.map(OsString::from).collect::<Vec<_>>())
         };
-        assert!(forgotten("run -- echo hi") && forgotten("run -w 3 -- echo hi"));
-        assert!(!forgotten("run a -- echo hi") && !forgotten("run a echo -- hi"));
-        assert!(!forgotten("run a echo") && !forgotten("run -n a -- -- x"));
+        assert!(forgotten("run -- echo") && forgotten("run -w 3 --"));
+        assert!(!forgotten("run a --") && !forgotten("run a") && !forgotten("show --"));
+    }
+
+    #[test]
+    fn a_name_may_begin_with_a_dash_behind_two() {
+        let run = run("-n -- -x ls -l").unwrap();
+        assert_eq!((run.name.as_str(), run.nonblock), ("-x", true));
+        assert_eq!(run.command, ["ls", "-l"]);
     }
 
     #[test]

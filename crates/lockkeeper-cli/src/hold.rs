@@ -20,6 +20,9 @@ use std::{future::pending, time::Duration};
 /// How often the end of our belief in the lock is noted, at most and at least.
 const NOTE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
+const UNSUPERVISED: &str = "the supervisor has ended: if lockkeeper is killed too, what the command has \
+                            started will go on without the lock";
+
 /// How the time under the lock came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
@@ -92,6 +95,7 @@ impl Hold<'_> {
                         return Ending::Done;
                     }
                     Some(Change::Stopped(by)) => self.stopped(by),
+                    Some(Change::Unsupervised) => self.voice.warn(UNSUPERVISED),
                     Some(Change::Ended) => match self.ended_by_signal(clock.now()) {
                         Some(by) => rest = Some(by),
                         None => return Ending::Done,

@@ -164,9 +164,11 @@ impl Job<'_> {
     /// Says that the store is waited for, if that takes a while. Never ends.
     async fn tell_outage(&self, patience: Duration) -> Infallible {
         tokio::time::sleep(OUTAGE_TOLD).await;
-        let patience = duration::flag(patience);
-        self.voice
-            .note(&format!("the store cannot be reached yet; waiting for it up to {patience}"));
+        if !patience.is_zero() {
+            let patience = duration::flag(patience);
+            self.voice
+                .note(&format!("no answer from the store yet; waiting for it up to {patience}"));
+        }
         std::future::pending().await
     }
 
@@ -238,7 +240,7 @@ impl Job<'_> {
                 acquired => acquired?,
             },
             signal = ears.interrupt() => return Ok(Turn::Interrupted(signal)),
-            () = waiting.show() => None,
+            () = waiting.show(keeper) => None,
         };
         waiting.finish();
         let Some(guard) = acquired else {

@@ -49,7 +49,7 @@ pub(crate) fn start(command: &[OsString], front: bool) -> Command {
 /// of ours.
 pub(crate) fn supervisor(kill_after: Duration) -> Command {
     let mut start = ourselves();
-    start.arg(SUPERVISOR).arg(kill_after.as_millis().to_string());
+    start.arg0("lockkeeper-supervisor").arg(SUPERVISOR).arg(kill_after.as_millis().to_string());
     start.process_group(0).current_dir("/");
     start
 }

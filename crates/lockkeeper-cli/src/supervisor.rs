@@ -12,7 +12,10 @@
 use crate::{procfs, shim};
 use lockkeeper::clock::{Clock, Moment};
 use nix::{
-    sys::signal::{SigSet, Signal, killpg},
+    sys::{
+        prctl,
+        signal::{SigSet, Signal, killpg},
+    },
     unistd::Pid,
 };
 use std::{
@@ -54,6 +57,11 @@ impl Supervisor {
         self.order(&format!("grace {}", grace.as_millis()));
     }
 
+    /// Has the process ended before it was to?
+    pub(crate) fn has_ended(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(Some(_)))
+    }
+
     /// Ends the supervisor, because the command has ended: what that has left running is left alone.
     /// Also reaps it, for in a container there may be no other process that does.
     pub(crate) fn dismiss(&mut self) {
@@ -71,6 +79,9 @@ impl Supervisor {
 pub(crate) fn supervise(kill_after: Duration) -> ExitCode {
     // Service managers send SIGTERM to every process; the supervisor must survive it.
     let _ = SigSet::all().thread_block();
+    // Not `exe`, which the kernel would call it. Not `lockkeeper` either: a `pkill -9 lockkeeper` must
+    // leave the supervisor alive to end the group.
+    let _ = prctl::set_name(c"lk-supervisor");
     if let Orders { group: Some(group), until } = Orders::read(io::stdin().lock()) {
         end(group, until.min(Clock::system().now() + kill_after));
     }

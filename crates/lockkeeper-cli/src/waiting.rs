@@ -8,7 +8,7 @@ use crate::{
     event::{self, Event, Manner, Voice},
     output, stderr, terminal,
 };
-use lockkeeper::{Mode, Wait};
+use lockkeeper::{Keeper, Mode, Wait};
 use std::{
     env,
     io::{self, IsTerminal as _},
@@ -18,6 +18,9 @@ use tokio::sync::watch;
 
 /// How often the line on a terminal is drawn again: its clock shows seconds.
 const REDRAW: Duration = Duration::from_secs(1);
+
+/// An outage, or an answer after one, is told when it has lasted so long.
+const OUTAGE_TOLD: Duration = Duration::from_secs(2);
 
 /// The last news from the store, and when they came.
 type News = Option<(Wait, Instant)>;
@@ -35,6 +38,10 @@ pub(crate) struct Waiting<'a> {
     /// What has been said last.
     said: Option<Wait>,
     news: watch::Sender<News>,
+    /// It has been said that the store does not answer.
+    outage: bool,
+    /// Since when the store answers again.
+    answers: Option<Instant>,
 }
 
 impl<'a> Waiting<'a> {
@@ -43,7 +50,7 @@ impl<'a> Waiting<'a> {
         let plain = voice.quiet || voice.json || env::var_os("TERM").is_none_or(|t| t == "dumb");
         let live = live && !plain && io::stderr().is_terminal();
         let (drawn, said, news) = (String::new(), None, watch::Sender::new(None));
-        Self { name, mode, manner, voice, live, drawn, said, news }
+        Self { name, mode, manner, voice, live, drawn, said, news, outage: false, answers: None }
     }
 
     /// What the library is to call with news.
@@ -69,14 +76,18 @@ impl<'a> Waiting<'a> {
         self.news.borrow().as_ref().map(|(wait, at)| (wait.clone(), at.elapsed()))
     }
 
-    /// Shows the wait for as long as it is polled.
-    pub(crate) async fn show(&mut self) {
+    /// Shows the wait, and outages of the store, for as long as it is polled.
+    pub(crate) async fn show(&mut self, keeper: &Keeper) {
         let mut news = self.news.subscribe();
         loop {
             // Ours is one of the senders, so the channel does not end.
             let heard = tokio::select! {
                 heard = news.changed() => heard.is_ok(),
-                () = tokio::time::sleep(REDRAW), if self.live && self.happened() => true,
+                () = tokio::time::sleep(REDRAW) => {
+                    self.look_at(keeper.outage());
+                    // The last news are old when the store does not answer.
+                    self.live && self.happened() && !self.outage
+                }
             };
             if heard {
                 self.tell();
@@ -84,8 +95,40 @@ impl<'a> Waiting<'a> {
         }
     }
 
+    /// Says once that the store does not answer, and once that it answers again.
+    fn look_at(&mut self, outage: Option<Duration>) {
+        match outage {
+            Some(time) => {
+                self.answers = None;
+                if !self.outage && time >= OUTAGE_TOLD {
+                    self.outage = true;
+                    self.note("the store does not answer; still waiting");
+                }
+            }
+            // Between two attempts it is not known for a moment whether the outage goes on.
+            None => {
+                let since = *self.answers.get_or_insert_with(Instant::now);
+                if since.elapsed() >= OUTAGE_TOLD {
+                    self.end_outage();
+                }
+            }
+        }
+    }
+
+    fn end_outage(&mut self) {
+        if std::mem::take(&mut self.outage) {
+            self.note("the store answers again");
+        }
+    }
+
+    fn note(&mut self, words: &str) {
+        self.wipe();
+        self.voice.note(words);
+    }
+
     /// Ends the display. Who has waited is told so, however short it was.
     pub(crate) fn finish(&mut self) {
+        self.end_outage();
         if self.live {
             self.wipe();
         } else {

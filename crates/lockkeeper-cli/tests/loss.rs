@@ -267,3 +267,23 @@ fn a_nested_lockkeeper_ends_all_of_its_command_before_the_outer_lock_is_released
     assert_eq!(holder.code(), 79);
     assert!(!is_alive(worker));
 }
+
+#[test]
+fn a_supervisor_is_recognised_and_its_end_is_told_once() {
+    let place = Place::new();
+    let mut holder = place.start_script(&[], "a", "echo $$; read _ || :");
+    holder.pid_line();
+    let supervisor = supervisor(holder.pid()).expect("a supervisor");
+    let read = |file: &str| fs::read_to_string(format!("/proc/{supervisor}/{file}")).unwrap();
+    assert!(read("cmdline").starts_with("lockkeeper-supervisor\0"));
+    eventually(|| read("comm") == "lk-supervisor\n");
+    kill(supervisor, Signal::SIGKILL).unwrap();
+    let mut said = std::io::BufReader::new(holder.take_stderr());
+    let mut warned = String::new();
+    std::io::BufRead::read_line(&mut said, &mut warned).unwrap();
+    assert!(warned.contains("the supervisor has ended"), "{warned}");
+    assert!(holder.end().success());
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut said, &mut rest).unwrap();
+    assert_eq!(rest, "");
+}

@@ -100,8 +100,8 @@ fn nonsense_is_a_usage_error() {
         (&["run", "-w", "-1s", "a", "true"], "'-1s' for '--wait <TIME>': write seconds"),
         (&["run", "--limit", "-1", "a", "true"], "'-1' for '--limit <N>'"),
         (&["run", "--limit", "0", "a", "true"], "--limit must be at least 1"),
-        (&["run", "--", "echo", "hi"], "the name of the lock stands before the --"),
-        (&["run", "-w", "3", "--", "echo", "hi"], "run NAME -- COMMAND"),
+        (&["run", "--", "backup.sh"], "the command needs a lock: its name stands first"),
+        (&["run", "-w", "3", "--", "backup.sh"], "run NAME -- COMMAND"),
         (&["run", "--tll", "1s", "a", "true"], "--ttl"),
         (&["walk"], "walk"),
         (&[], "Usage"),
@@ -242,6 +242,16 @@ fn a_store_in_the_memory_of_one_process_is_refused() {
     assert!(none.contains("sqlite::memory:"), "{none}");
     let tilde = error(&place, &["--store", "sqlite:~/locks.db", "run", "a", "true"], 78);
     assert!(tilde.contains("only a shell knows ~"), "{tilde}");
+    let url = "redis://127.0.0.1:1?password_file=~/pw";
+    let tilde = error(&place, &["--store", url, "run", "-n", "a", "true"], 78);
+    assert!(tilde.contains("only a shell knows ~"), "{tilde}");
+}
+
+#[test]
+fn a_name_may_begin_with_a_dash() {
+    let place = Place::new();
+    assert_eq!(place.stdout(&["run", "-n", "--", "-x", "echo", "ran"]), "ran\n");
+    place.assert(&["show", "--", "-x"]).success();
 }
 
 #[test]

@@ -25,6 +25,8 @@ fn main() -> ExitCode {
         tests![REDIS:
             a_store_that_starts_late_is_waited_for,
             a_store_that_is_away_ends_a_single_attempt_at_once,
+            a_waiter_tells_an_outage_and_its_end_once,
+            a_single_attempt_on_a_silent_store_speaks_of_no_wait,
             plain_string_locks_are_contended_for,
         ],
         tests![REDLOCK: a_majority_of_servers_is_contended_for],
@@ -90,7 +92,9 @@ fn a_store_that_starts_late_is_waited_for(site: &mut Site) -> Result<()> {
         let (mut run, mut said) = start(&mut site.lockkeeper(&site.url(), &arguments));
         let line = said.next().context("a word about the store")?;
         ensure!(
-            line.ends_with(&format!("cannot be reached yet; waiting for it up to {patience}")),
+            line.ends_with(&format!(
+                "no answer from the store yet; waiting for it up to {patience}"
+            )),
             "{line}"
         );
         site.server.restart()?;
@@ -107,6 +111,36 @@ fn a_store_that_is_away_ends_a_single_attempt_at_once(site: &mut Site) -> Result
         ensure!(output.status.code() == Some(69) && output.stdout.is_empty(), "{output:?}");
         ensure!(stderr(&output).matches("refused").count() == 1, "{}", stderr(&output));
     }
+    Ok(())
+}
+
+fn a_waiter_tells_an_outage_and_its_end_once(site: &mut Site) -> Result<()> {
+    let hold = ["run", "a", "--", "sh", "-c", "echo in; read _ || :"];
+    let (mut holder, _words) = start(&mut site.lockkeeper(&site.url(), &hold));
+    ensure!(holder.line() == "in");
+    let wait = ["run", "--ttl", "3s", "a", "--", "echo", "ran"];
+    let (mut waiter, mut said) = start(&mut site.lockkeeper(&site.url(), &wait));
+    let line = said.next().context("a word about the wait")?;
+    ensure!(line.contains("held by"), "{line}");
+    site.server.kill()?;
+    let line = said.next().context("a word about the outage")?;
+    ensure!(line.ends_with("the store does not answer; still waiting"), "{line}");
+    site.server.restart()?;
+    let line = said.next().context("a word about the end of the outage")?;
+    ensure!(line.ends_with("the store answers again"), "{line}");
+    holder.end();
+    ensure!(waiter.line() == "ran" && waiter.code() == 0);
+    let rest: Vec<String> = said.collect();
+    ensure!(rest.len() == 1 && rest[0].contains("got `a`"), "{rest:?}");
+    Ok(())
+}
+
+fn a_single_attempt_on_a_silent_store_speaks_of_no_wait(site: &mut Site) -> Result<()> {
+    site.server.freeze()?;
+    let output = site.output(&site.url(), &["run", "-n", "a", "--", "echo", "ran"])?;
+    site.server.thaw()?;
+    ensure!(output.status.code() == Some(69) && output.stdout.is_empty(), "{output:?}");
+    ensure!(!stderr(&output).contains("waiting"), "{}", stderr(&output));
     Ok(())
 }
 
