@@ -10,6 +10,7 @@ use crate::{
     line::Line,
     many::LockAll,
     name::{IntoName, Name},
+    opening::Opening,
     options::{Renew, TTL_DEFAULT, Times},
     outage::Outage,
     rwlock::RwLock,
@@ -28,7 +29,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{sync::OnceCell, task::JoinHandle};
+use tokio::task::JoinHandle;
 
 /// The handle to a store of locks. Cheap to clone; all clones share their sessions.
 ///
@@ -63,7 +64,7 @@ pub(crate) struct Inner {
 #[derive(Default)]
 struct Sessions {
     /// One for each choice of times; few programs make more than one.
-    shared: Vec<(Times, Arc<OnceCell<Weak<Session>>>)>,
+    shared: Vec<(Times, Arc<Opening>)>,
     /// The session of the keeper's own times stays open; all others live with their guards.
     home: Option<Arc<Session>>,
     /// Sessions of fixed leases, each with one lock.
@@ -464,7 +465,7 @@ impl Inner {
                 match sessions.shared.iter().find(|(of, _)| *of == times) {
                     Some((_, cell)) => Arc::clone(cell),
                     None => {
-                        let cell = Arc::<OnceCell<_>>::default();
+                        let cell = Arc::<Opening>::default();
                         sessions.shared.push((times, Arc::clone(&cell)));
                         cell
                     }
@@ -475,9 +476,9 @@ impl Inner {
                 let session = self.open(times).await?;
                 let weak = Arc::downgrade(&session);
                 opened = Some(session);
-                Ok::<_, Error>(weak)
+                Ok(weak)
             };
-            let known = cell.get_or_try_init(open).await?;
+            let known = cell.get_or_open(open).await?;
             let Some(session) = known.upgrade() else { continue };
             if opened.is_some() && times == self.times {
                 self.sessions().home = opened;

@@ -47,6 +47,7 @@ pub mod line;
 mod many;
 mod name;
 mod observe;
+mod opening;
 mod options;
 mod outage;
 mod retry;

@@ -65,6 +65,10 @@ impl Door {
 
     fn knock(&self) -> StoreResult<()> {
         self.calls.fetch_add(1, SeqCst);
+        self.refuse()
+    }
+
+    fn refuse(&self) -> StoreResult<()> {
         let trouble = *self.trouble.lock().unwrap();
         trouble.map_or(Ok(()), |trouble| Err(StoreError::not_applied(KIND, trouble, "away")))
     }
@@ -97,7 +101,7 @@ pub(crate) enum Post {
 /// What is done to the requests.
 #[derive(Default)]
 pub(crate) struct Meddling {
-    /// Held up before it is carried out.
+    /// Held up before it is carried out, or fails then.
     pub(crate) open: Door,
     /// Held up before it is carried out.
     pub(crate) enter: Door,
@@ -231,6 +235,7 @@ impl Store for Meddled {
     async fn open(&self, ask: Open) -> StoreResult<Terms> {
         self.with.open.knock()?;
         self.with.open.pass().await;
+        self.with.open.refuse()?;
         Store::open(&self.below, ask).await
     }
 

@@ -108,6 +108,32 @@ fn a_wait_without_a_limit_outlasts_every_outage() {
     });
 }
 
+/// Each of them waited for the attempts of all before it to open a session, and then made one of its own: while
+/// the store was silent the tenth heard after ten times as long as the first.
+#[test]
+fn single_attempts_hear_together_that_no_session_can_be_opened() {
+    run(async || {
+        let rig = Rig::new();
+        let keeper = rig.meddled_keeper();
+        rig.with.open.shut();
+        let names = ["a", "b", "c", "d", "e"];
+        let tries = names.map(|name| in_background(keeper.lock(name).wait(Duration::ZERO)));
+        until("the first attempt is under way", async || rig.with.open.held_up() == 1).await;
+        turns().await;
+        rig.with.go_away();
+        rig.with.open.open();
+        turns().await;
+        assert!(tries.iter().all(|tried| tried.is_finished()), "{tries:?}");
+        for tried in tries {
+            let e = tried.await.unwrap().unwrap_err();
+            assert!(matches!(e, Error::Store(_)), "{e}");
+        }
+        assert_eq!(rig.with.open.calls(), 1, "one attempt for all of them");
+        rig.with.come_back();
+        assert!(keeper.lock("a").await.unwrap().is_held(), "what comes later tries anew");
+    });
+}
+
 /// Those behind the gate heard "not acquired" when their time ended while the store was away, and without
 /// a limit each of them bore an outage of its own, one after another.
 #[test]
