@@ -69,7 +69,7 @@ impl Desk {
         book.comparisons += 1;
     }
 
-    /// Does anybody here know this ticket?
+    /// Whether the session has this ticket: as one that waits, is held, or is being left.
     pub(crate) fn knows(&self, ticket: TicketId) -> bool {
         let book = self.book();
         book.waiting.contains_key(&ticket)
