@@ -2,13 +2,16 @@
 
 use crate::{
     crowd::Crowd,
-    support::{TTL, Witness, held_and_awaited, keeper, keeper_for, start, waiter},
+    support::{
+        TTL, Witness, compared, held_and_awaited, keeper, keeper_for, start, tapped, waiter,
+    },
 };
 use lockkeeper::{Health, Loss};
 use servers::Running;
 use std::time::Duration;
 use testkit::{
     live::{crashes_and_remembers, stands_still},
+    tap::Op,
     world::{eventually, soon},
 };
 
@@ -35,6 +38,60 @@ async fn who_flushes_the_data_ends_the_locks_in_it() {
     assert_eq!(soon("the loss", held.lost()).await, Loss::SessionGone);
     let next = soon("the next lock", keeper.lock("a").into_future()).await.expect("free");
     assert!(next.fence() > held.fence());
+    keeper.close().await;
+}
+
+/// The identity of the data is gone with it. A handle that is older writes its own down again, so that a client
+/// that comes later knows the older one's locks; and where a newer client came first, the older handle takes
+/// over what that one has written.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_from_before_and_after_a_flush_know_each_others_locks() {
+    let Some(server) = start(servers::REDIS) else { return };
+    for newer_comes_first in [false, true] {
+        let (older, mut witness) = (keeper(&server).await, Witness::of(&server).await);
+        let held = older.lock("a").await.expect("free");
+        witness.command(&["FLUSHALL"]).await;
+        soon("the loss", held.lost()).await;
+        let early = match newer_comes_first {
+            true => Some(keeper(&server).await),
+            false => None,
+        };
+        let held = soon("the next lock", older.lock("a").into_future()).await.expect("free");
+        let newer = match early {
+            Some(newer) => newer,
+            None => keeper(&server).await,
+        };
+        assert!(newer.check(&held.sequencer()).await.expect("an answer"), "{newer_comes_first}");
+        let others = newer.lock("b").await.expect("free");
+        assert!(older.check(&others.sequencer()).await.expect("an answer"), "{newer_comes_first}");
+        older.close().await;
+        newer.close().await;
+    }
+}
+
+/// An eviction of keys takes away what a server knows of sessions, and with it the sum of their tickets, which
+/// then grew again from zero: every renewal showed other tickets than there were, and all were compared each time.
+/// Lines showed a holder that lives as a lock that is kept closed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_whose_key_was_evicted_is_compared_once_and_then_trusted() {
+    let Some(server) = start(servers::REDIS) else { return };
+    let (keeper, tap) = tapped(server.url()).await;
+    let a = keeper.lock("a").await.expect("free");
+    compared(&tap).await;
+    Witness::of(&server).await.command(&["DEL", "lk:{0}:s"]).await;
+    let b = keeper.lock("b").await.expect("free");
+    let line = keeper.look_at("a").await.expect("a look").expect("it is held");
+    let holder = line.holders().next().expect("a holder").owner.clone();
+    assert!(holder.is_some_and(|owner| owner.is_unknown()), "{line:?}");
+    let renewals = async |n: usize| {
+        let before = tap.count(Op::Renew);
+        eventually("renewals", async || tap.count(Op::Renew) >= before + n).await;
+    };
+    renewals(3).await;
+    let compared = tap.count(Op::PollAll);
+    renewals(3).await;
+    assert_eq!(tap.count(Op::PollAll), compared, "the sum agrees again");
+    assert!(a.is_held() && b.is_held());
     keeper.close().await;
 }
 

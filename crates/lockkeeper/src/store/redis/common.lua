@@ -63,10 +63,11 @@ local function write(T, k)
   ) .. k.note)
 end
 
--- Evictions, lock-delay, channel and owner of a session.
+-- Evictions, lock-delay, channel and owner of a session. Of one whose entry was evicted nothing is known; its
+-- owner reads as one without a process, a host and a program.
 local function about(S, sid)
   local v = redis.call('HGET', S, sid)
-  if not v then return 0, 0, '', '' end
+  if not v then return 0, 0, '', '0\31\31' end
   local evictions, delay, channel, owner = string.match(v, '^(%d+) %d+ (%d+) (%S+) (.*)$')
   return tonumber(evictions), tonumber(delay), channel, owner
 end
@@ -252,14 +253,18 @@ local function history()
   return table.concat(said, ' ')
 end
 
--- The sum of a session's tickets, counted anew if there is none.
-local function sum(S, O, sid)
-  local kept = redis.call('HGET', S, '#' .. sid)
-  if kept then return tonumber(kept) end
+-- Counts the sum of a session's tickets anew.
+local function recount(S, O, sid)
   local total, from, to = 0, mine(sid)
   for _, entry in ipairs(redis.call('ZRANGE', O, from, to, 'BYLEX')) do
     total = total + (part(string.sub(entry, #sid + 2)) or 0)
   end
   redis.call('HSET', S, '#' .. sid, num(total))
   return total
+end
+
+-- The sum of a session's tickets, counted anew if there is none.
+local function sum(S, O, sid)
+  local kept = redis.call('HGET', S, '#' .. sid)
+  return kept and tonumber(kept) or recount(S, O, sid)
 end

@@ -3,22 +3,23 @@
 use super::{KIND, foreign, keys::Keys, link::Link, scripts::Scripts};
 use crate::{
     error::{StoreError, Trouble},
-    store::{StoreId, StoreResult},
+    store::StoreResult,
 };
 
 /// The number of the layout that common.lua describes. It grows when clients that know only the older one
 /// would misread the data.
 const LAYOUT: u32 = 2;
 
-/// The identity of the data and its number of buckets, written by the first client that comes.
+/// The identity of the data: this one, written by the first client that comes, or the one that is there. All
+/// clients must know the same layout and the same number of buckets.
 pub(super) async fn meta(
     link: &Link,
     scripts: &Scripts,
     prefix: &str,
     buckets: u32,
-) -> StoreResult<(StoreId, u32)> {
+    fresh: u64,
+) -> StoreResult<u64> {
     let key = Keys::new(prefix, 0).meta();
-    let fresh: u64 = rand::random();
     let mut script = scripts.meta.prepare_invoke();
     script.key(&key).arg(format!("{fresh:016x}")).arg(LAYOUT).arg(buckets);
     type Found = (Option<String>, Option<String>, Option<String>);
@@ -44,5 +45,5 @@ pub(super) async fn meta(
     let Some(id) = id.and_then(|id| u64::from_str_radix(&id, 16).ok()) else {
         return refuse(format!("the key {key:?} is damaged; choose another prefix=, or remove it"));
     };
-    Ok((StoreId(id.to_be_bytes()), buckets))
+    Ok(id)
 }

@@ -54,7 +54,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -69,7 +69,10 @@ const HOME: u32 = 0;
 
 /// Lines in Redis.
 pub struct Redis {
-    id: StoreId,
+    /// The identity of the data, see [`StoreId`]; another one when the server has lost its data since and a
+    /// client has come before this one.
+    id: AtomicU64,
+    prefix: String,
     clock: Clock,
     link: Link,
     scripts: Scripts,
@@ -89,14 +92,15 @@ impl Redis {
             tracing::warn!(%advice, "the Redis server's set-up");
         }
         let scripts = Scripts::new();
-        let (id, buckets) = meta::meta(&link, &scripts, prefix, wanted).await?;
+        let id = meta::meta(&link, &scripts, prefix, wanted, rand::random()).await?;
         let tag: u64 = rand::random();
         Ok(Self {
-            id,
+            id: id.into(),
+            prefix: prefix.to_owned(),
             clock,
             link,
             scripts,
-            buckets: (0..buckets).map(|b| Keys::new(prefix, b)).collect(),
+            buckets: (0..wanted).map(|b| Keys::new(prefix, b)).collect(),
             channel: format!("{prefix}:n:{tag:016x}"),
             offset: AtomicI64::new(0),
             sessions,
@@ -125,6 +129,16 @@ impl Redis {
     fn deadline(&self) -> i64 {
         let now = self.local_micros() + self.offset.load(Ordering::Relaxed);
         now.saturating_add_unsigned(micros(PATIENCE))
+    }
+
+    /// Writes down the identity of the data again if the server has lost it, as with all else; takes over the one
+    /// that a client has written meanwhile.
+    async fn identify(&self) -> StoreResult<()> {
+        let ours = self.id.load(Ordering::Acquire);
+        let buckets = u32::try_from(self.buckets.len()).unwrap_or(1);
+        let id = meta::meta(&self.link, &self.scripts, &self.prefix, buckets, ours).await?;
+        self.id.store(id, Ordering::Release);
+        Ok(())
     }
 
     /// Opens a session in a bucket; returns the history that the server has shown.
@@ -293,12 +307,15 @@ impl Store for Redis {
     }
 
     fn id(&self) -> StoreId {
-        self.id
+        StoreId(self.id.load(Ordering::Acquire).to_be_bytes())
     }
 
     async fn open(&self, ask: Open) -> StoreResult<Terms> {
         let terms = Terms::new(ask.ttl, ask.lock_delay);
-        let history = self.open_in(HOME, &ask).await?;
+        // One round trip for both.
+        let (identified, history) = tokio::join!(self.identify(), self.open_in(HOME, &ask));
+        identified?;
+        let history = history?;
         // Only now: of an opening that fails or is given up nothing stays behind.
         let mut lives = self.sessions.lives();
         let fresh = || Life::new(ask.clone(), BTreeSet::new());
@@ -316,7 +333,8 @@ impl Store for Redis {
         for bucket in buckets {
             lines.entry(bucket).or_default();
         }
-        self.over_lines(&self.scripts.close, session, lines, true).await?;
+        let stray = micros(STRAY_MAX);
+        self.over_lines(&self.scripts.close, session, stray, lines, true).await?;
         self.sessions.lives().remove(&session);
         self.sessions.sinks().remove(&session);
         Ok(())
@@ -429,6 +447,6 @@ impl Store for Redis {
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Redis({})", self.id)
+        write!(f, "Redis({})", self.id())
     }
 }

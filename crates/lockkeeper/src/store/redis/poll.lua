@@ -1,6 +1,6 @@
 -- Says how tickets of one session stand, and grants what has come free by expiry. One round trip for
 -- all lines of a bucket.
--- KEYS e s n o x [z t]…   ARGV session unused [name ticket session]…
+-- KEYS e s n o x [z t]…   ARGV session all(1|0) [name ticket session]…
 -- -> for each: { 'granted', fence } | { 'queued', ahead, recheck, owner, note, held for } | { 'gone' }
 local E, S, N, O = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local sid, now, answers = ARGV[1], clock(), {}
@@ -19,4 +19,7 @@ for n = 1, (#KEYS - 5) / 2 do
     answers[n] = { 'queued', unpack(wait(S, redis.call('ZRANK', Z, id), front, now)) }
   end
 end
+-- Where all are compared the sum does not agree with what the client has. After an eviction of keys it has grown
+-- from zero.
+if ARGV[2] == '1' then recount(S, O, sid) end
 return answers

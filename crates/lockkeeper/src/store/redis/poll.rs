@@ -3,11 +3,11 @@
 use super::{
     Redis,
     reply::{Parts, own},
-    sessions::{hex, micros},
+    sessions::hex,
 };
 use crate::{
     name::Name,
-    store::{STRAY_MAX, Stand, StoreResult, Which, together},
+    store::{Stand, StoreResult, Which, together},
     ticket::{SessionId, TicketId},
 };
 use redis::{Script, Value};
@@ -38,7 +38,8 @@ impl Redis {
         };
         let lines = self.by_bucket(tickets);
         let mut stands = Vec::new();
-        for (lines, answers) in self.over_lines(&self.scripts.poll, session, lines, false).await? {
+        let answered = self.over_lines(&self.scripts.poll, session, u64::from(all), lines, false);
+        for (lines, answers) in answered.await? {
             for ((name, ticket), answer) in lines.into_iter().zip(Parts::of(answers)?) {
                 let mut parts = Parts::of(answer)?;
                 let stand = match parts.text()?.as_str() {
@@ -61,6 +62,7 @@ impl Redis {
         &self,
         script: &Script,
         session: SessionId,
+        argument: u64,
         lines: BTreeMap<u32, Lines>,
         sweep: bool,
     ) -> StoreResult<Vec<(Lines, Value)>> {
@@ -71,7 +73,7 @@ impl Redis {
             script.key(keys.ends()).key(keys.sessions()).key(keys.numbers()).key(keys.own());
             script.key(keys.closed());
             let session = hex(session);
-            script.arg(&session).arg(micros(STRAY_MAX));
+            script.arg(&session).arg(argument);
             for (name, ticket) in &lines {
                 script.key(keys.order(name)).key(keys.tickets(name));
                 script.arg(name.as_str()).arg(ticket.to_string()).arg(&session);
