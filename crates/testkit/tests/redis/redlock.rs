@@ -207,6 +207,33 @@ async fn clients_that_disagree_about_max_ttl_are_refused() {
     }
 }
 
+/// Four nodes of five stand still, and the fifth was told nothing yet. A client with another `max_ttl` gets no lock
+/// there, but it told the fifth its own, and from then on that one refused all clients that were right.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_gets_no_lock_tells_no_server_its_max_ttl() {
+    let Some(mut server) = five().await else { return };
+    let right = keeper_of(&server, "40s", 30).await;
+    let lock = right.lock("a").try_now().await.expect("five of five").expect("free");
+    lock.release().await.expect("released");
+    right.close().await;
+    let mut fresh = Witness::at(server.ports()[4]).await;
+    fresh.command(&["DEL", "lk:rl-max-ttl"]).await;
+    for node in 0..4 {
+        server.nodes()[node].freeze().expect("frozen");
+    }
+    let wrong = keeper_of(&server, "3s", 2).await;
+    assert!(wrong.lock("a").try_now().await.is_err(), "four are silent");
+    for node in 0..4 {
+        server.nodes()[node].thaw().expect("thawed");
+    }
+    let told = fresh.number(&["EXISTS", "lk:rl-max-ttl"]).await;
+    assert_eq!(told, 0, "the wrong client has told it nothing");
+    let again = keeper_of(&server, "40s", 30).await;
+    let lock = again.lock("a").try_now().await.expect("the right one is welcome").expect("free");
+    lock.release().await.expect("released");
+    assert!(wrong.lock("a").try_now().await.is_err(), "it is refused as before");
+}
+
 /// When no lock is held, the servers can be told to forget what they were told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn max_ttl_can_be_changed_as_documented() {

@@ -16,7 +16,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Said {
     pub(super) vote: Vote,
-    /// When the vote can be another one without anybody writing.
+    /// After what time the node may vote otherwise although no client has written to it.
     pub(super) remaining: Option<Duration>,
 }
 
@@ -53,6 +53,14 @@ pub(super) fn vote(answer: Value) -> StoreResult<Said> {
 pub(super) fn flag(answer: Value) -> StoreResult<bool> {
     match answer {
         Value::Int(n) => Ok(n == 1),
+        other => Err(nonsense(&other)),
+    }
+}
+
+/// What `max_ttl` a node was told, in microseconds; 0 if it was told none.
+pub(super) fn told(answer: Value) -> StoreResult<u64> {
+    match answer {
+        Value::Int(n) => Ok(u64::try_from(n).unwrap_or(0)),
         other => Err(nonsense(&other)),
     }
 }

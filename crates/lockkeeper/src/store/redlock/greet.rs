@@ -6,10 +6,13 @@
 //!
 //! The quarantine is as long as the longest lock that may have been forgotten, and that is what the clients
 //! say: so all must say the same. Each node keeps what it was told. A client that says something else gets
-//! no session and no vote, whatever the other nodes were told, for they may have forgotten it.
+//! no session and no vote, whatever the other nodes were told, for they may have forgotten it. A client tells
+//! no node anything before a majority has answered it and none of them was told something else: otherwise a
+//! client that is wrong, and that only a node without memory answers, would have all others refused.
 
+use super::decide::majority;
 use crate::store::redis::{Greeting, Wire};
-use redis::{RedisResult, Script};
+use redis::{ErrorKind, RedisError, RedisResult, Script};
 use std::{
     sync::{
         Arc, LazyLock, Mutex, MutexGuard, PoisonError,
@@ -24,15 +27,22 @@ pub(super) const BOOT: &str = "lockkeeper:redlock:boot";
 
 static GREET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("greet.lua")));
 
+/// Asks a node what it was told, and tells it.
+pub(super) static TELL: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("tell.lua")));
+
+/// Ends the quarantine of a node that is new to us.
+pub(super) static WAIVE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("waive.lua")));
+
 /// What we say to the nodes about `max_ttl`, and what they were told.
 pub(super) struct Agreement {
     /// Where a node keeps what it was told, in microseconds.
     pub(super) key: String,
-    ours: u64,
+    pub(super) ours: u64,
     /// By each node, as last heard; 0 if it was told nothing.
     told: Vec<AtomicU64>,
-    /// A session was opened: nodes that were told nothing are told by the next greeting. Programs that
-    /// only look say nothing.
+    /// A session was opened: once this is settled, nodes that were told nothing are told by the next greeting.
+    /// Programs that only look say nothing.
     speaks: AtomicBool,
     /// What was heard of nodes that had never heard of us.
     newcomers: Mutex<Vec<Option<Newcomer>>>,
@@ -63,8 +73,8 @@ impl Agreement {
 
     async fn greet(&self, node: usize, wire: &mut Wire) -> RedisResult<()> {
         let info: String = redis::cmd("INFO").arg("server").query_async(wire).await?;
-        let run = field(&info, "run_id:").unwrap_or_default().to_owned();
-        let speaks = self.speaks.load(Ordering::Relaxed) && self.other().is_none();
+        let run = run(&info)?;
+        let speaks = self.speaks.load(Ordering::Relaxed) && self.is_settled();
         let mut greet = GREET.key(BOOT);
         greet.key(&self.key).arg(&run).arg(if speaks { self.ours } else { 0 });
         let (is_new, told): (bool, u64) = greet.invoke_async(wire).await?;
@@ -94,7 +104,13 @@ impl Agreement {
         self.told[node].store(told, Ordering::Relaxed);
     }
 
-    /// From now on nodes that were told nothing are told what we say.
+    /// Was a majority told what we say, as last heard, and no node anything else?
+    pub(super) fn is_settled(&self) -> bool {
+        let ours = self.told.iter().filter(|told| told.load(Ordering::Relaxed) == self.ours);
+        ours.count() >= majority(self.told.len()) && self.other().is_none()
+    }
+
+    /// From now on nodes that were told nothing may be told what we say.
     pub(super) fn speak(&self) {
         self.speaks.store(true, Ordering::Relaxed);
     }
@@ -106,6 +122,43 @@ impl Agreement {
     }
 }
 
+/// Which run of the server this is. Without it no restart would be noticed.
+fn run(info: &str) -> RedisResult<String> {
+    let run = field(info, "run_id:").filter(|run| !run.is_empty());
+    run.map(str::to_owned).ok_or_else(|| {
+        let what = "the server, or a proxy before it, does not show its run_id in INFO, and Redlock could not \
+                    notice that it has restarted and forgotten locks; connect directly to the server";
+        RedisError::from((ErrorKind::InvalidClientConfig, "Redlock cannot use this server", what.to_owned()))
+    })
+}
+
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_hides_which_run_it_is_is_refused() {
+        let shown = "# Server\r\nrun_id:7f3a\r\nuptime_in_seconds:9\r\n";
+        assert_eq!(run(shown).ok().as_deref(), Some("7f3a"));
+        for hidden in ["", "# Server\r\nuptime_in_seconds:9\r\n", "run_id:\r\n"] {
+            let e = run(hidden).expect_err("no restart would be noticed");
+            assert!(e.to_string().contains("run_id"), "{e}");
+        }
+    }
+
+    #[test]
+    fn what_a_majority_was_told_is_settled_unless_one_node_differs() {
+        let agreement = Agreement::new("key".into(), 7, 3);
+        assert!(!agreement.is_settled());
+        agreement.hear(0, 7);
+        assert!(!agreement.is_settled());
+        agreement.hear(1, 7);
+        assert!(agreement.is_settled());
+        agreement.hear(2, 8);
+        assert!(!agreement.is_settled());
+    }
 }

@@ -3,9 +3,9 @@
 use super::{
     Redlock, answers,
     decide::Vote,
-    greet::{Agreement, BOOT},
+    greet::{Agreement, BOOT, WAIVE},
     model::Node,
-    nodes::Nodes,
+    nodes::{Call, Nodes},
     ops::{PATIENCE, micros},
     scripts::Flavour,
 };
@@ -182,6 +182,23 @@ async fn a_node_that_has_forgotten_a_name_accepts_no_fence_from_before_its_quara
     assert_eq!(rig.enter(0, floor, till).await, Vote::Low(floor));
     assert_eq!(rig.enter(0, floor + 1, till).await, Vote::Yes);
     assert_eq!(rig.counter().await, floor + 1);
+}
+
+/// Between the answer that it is new to us and the end of its quarantine a node may restart, and forget a holder.
+#[tokio::test]
+async fn a_node_that_has_restarted_since_stays_in_quarantine() {
+    let Some(rig) = Rig::new().await else { return };
+    let node = &rig.store.nodes.links[0];
+    let (mut set, mut get) = (redis::cmd("SET"), redis::cmd("GET"));
+    set.arg(BOOT).arg("17 later");
+    get.arg(BOOT);
+    node.query::<()>(&set).await.expect("an answer");
+    for (run, becomes) in [("earlier", "17 later"), ("later", "0 later")] {
+        let mut waive = Call::new(&WAIVE, [BOOT]);
+        waive.arg(run);
+        waive.run(node).await.expect("an answer");
+        assert_eq!(node.query::<String>(&get).await.expect("an answer"), becomes);
+    }
 }
 
 #[tokio::test]

@@ -268,7 +268,7 @@ impl Store for Redlock {
         {
             return Ok(Entered::Granted { fence });
         }
-        self.agrees().await?;
+        self.settles().await?;
         match self.carry(&ask, &life).await? {
             Carried::Yes(held) => self.admit(&ask.place, &life.ask, held).await,
             Carried::No(wait) => Ok(Entered::Busy(wait)),

@@ -1,8 +1,9 @@
 //! The servers, asked all at once.
 
 use super::{
+    answers,
     decide::{Verdict, Vote, majority, tally},
-    greet::{Agreement, BOOT},
+    greet::{Agreement, BOOT, TELL, WAIVE},
 };
 use crate::{
     clock::Clock,
@@ -55,7 +56,7 @@ impl Call {
         self
     }
 
-    async fn run(&self, node: &Link) -> StoreResult<Value> {
+    pub(super) async fn run(&self, node: &Link) -> StoreResult<Value> {
         node.call(self.script, &self.command).await
     }
 }
@@ -267,9 +268,9 @@ impl Nodes {
         let Some(new) = agreement.all_new() else { return };
         if new.iter().all(|node| node.uptime > max_ttl) {
             let waive = self.links.iter().zip(new).map(|(link, node)| async move {
-                let mut set = redis::cmd("SET");
-                set.arg(BOOT).arg(format!("0 {}", node.run)).arg("XX");
-                link.query::<Value>(&set).await
+                let mut waive = Call::new(&WAIVE, [BOOT]);
+                waive.arg(node.run);
+                waive.run(link).await
             });
             // What fails here stays in quarantine.
             together::all(waive).await;
@@ -280,16 +281,51 @@ impl Nodes {
     pub(super) async fn other_max_ttl(&self, patience: Duration) -> Option<Duration> {
         let agreement = self.agreement.as_deref()?;
         agreement.other()?;
-        let mut get = redis::cmd("GET");
-        get.arg(&agreement.key);
-        let asks = self.links.iter().map(|node| Box::pin(node.query::<Option<u64>>(&get)));
-        let over = self.clock.sleep(patience);
-        let (said, _) = together::until(asks.collect(), |_| false, over).await;
-        for (node, told) in said.into_iter().enumerate() {
-            if let Some(Ok(told)) = told {
-                agreement.hear(node, told.unwrap_or(0));
+        self.max_ttl(agreement, false, patience, Duration::MAX).await;
+        agreement.other()
+    }
+
+    /// Sees to it that a majority of the nodes was told our `max_ttl` before the first lock is asked for. Nothing
+    /// is written before a majority has answered and none of them was told something else.
+    pub(super) async fn settle_max_ttl(&self, patience: Duration) -> StoreResult<()> {
+        let Some(agreement) = self.agreement.as_deref() else { return Ok(()) };
+        for write in [false, true] {
+            if agreement.is_settled() {
+                return Ok(());
+            }
+            self.most(self.max_ttl(agreement, write, patience, GRACE).await)?;
+            if agreement.other().is_some() {
+                return Ok(());
             }
         }
-        agreement.other()
+        Ok(())
+    }
+
+    /// Asks the nodes what they were told, and tells those that were told nothing. When a majority has answered,
+    /// the others have this grace.
+    async fn max_ttl(
+        &self,
+        agreement: &Agreement,
+        write: bool,
+        patience: Duration,
+        grace: Duration,
+    ) -> Vec<Option<StoreResult<()>>> {
+        let mut call = Call::new(&TELL, [&agreement.key]);
+        call.arg(if write { agreement.ours } else { 0 });
+        let call = &call;
+        let ask = |(node, link): (usize, &Arc<Link>)| {
+            let link = Arc::clone(link);
+            async move {
+                let told = answers::told(call.run(&link).await?)?;
+                agreement.hear(node, told);
+                Ok(())
+            }
+        };
+        let asks = self.links.iter().enumerate().map(|node| Box::pin(ask(node))).collect();
+        let over = self.clock.sleep(patience);
+        let (mut said, rest) = together::until(asks, most_answered, over).await;
+        let over = self.clock.sleep(grace.min(patience));
+        said.extend(together::until(rest, |_| false, over).await.0);
+        said
     }
 }

@@ -94,6 +94,13 @@ impl Redlock {
         Err(self.refused(Trouble::Name, what))
     }
 
+    /// Before a lock is asked for, a majority of the nodes must have been told our `max_ttl`, and none another.
+    pub(super) async fn settles(&self) -> StoreResult<()> {
+        self.agrees().await?;
+        self.nodes.settle_max_ttl(PATIENCE).await?;
+        self.agrees().await
+    }
+
     /// All clients must say the same `max_ttl`.
     pub(super) async fn agrees(&self) -> StoreResult<()> {
         let Some(other) = self.nodes.other_max_ttl(PATIENCE).await else { return Ok(()) };
@@ -212,7 +219,7 @@ impl Redlock {
         (undecided && (few || !taken)).then(|| self.nodes.shortage(ballot.errors))
     }
 
-    /// The votes, and when the first of them can be another one without anybody writing.
+    /// The votes, and after what time a node may vote otherwise although no client has written to it.
     async fn propose(&self, ask: &Enter, life: &Life, t: u64) -> (Ballot, Option<Duration>) {
         let soonest = Arc::new(Mutex::new(None::<Duration>));
         let script = self.enter_script(ask, &life.ask, t, life.expires);

@@ -1,0 +1,6 @@
+-- Ends the quarantine of a node that is new to us, if it is still in the run that has said so. One round trip.
+-- KEYS the node's boot key   ARGV run   -> 1 done, 0 it has restarted since
+local boot = redis.call('GET', KEYS[1])
+if not boot or string.match(boot, ' (%S+)$') ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], '0 ' .. ARGV[1])
+return 1
