@@ -239,7 +239,8 @@ BEGIN
       RETURN;
     END IF;
     -- A user's transaction has the name.
-    UPDATE lockkeeper.lk_line SET id = NULL, session = NULL WHERE name = p_name;
+    UPDATE lockkeeper.lk_line SET id = NULL, session = NULL, last = greatest(last, fence)
+     WHERE name = p_name;
     o_fence := NULL;
   END IF;
   SELECT * INTO f FROM lockkeeper.lk_settle(p_name, v_now);
@@ -305,7 +306,9 @@ BEGIN
     RAISE EXCEPTION 'a transaction that has checked this ticket''s fence is still open'
       USING ERRCODE = 'lock_not_available';
   ELSIF p_seq = 0 THEN
-    UPDATE lockkeeper.lk_line SET id = NULL, session = NULL, hold_until = NULL WHERE name = p_name;
+    UPDATE lockkeeper.lk_line
+       SET id = NULL, session = NULL, hold_until = NULL, last = greatest(last, fence)
+     WHERE name = p_name;
   ELSE
     DELETE FROM lockkeeper.lk_ticket WHERE name = p_name AND seq = p_seq;
     UPDATE lockkeeper.lk_line SET others = others - 1 WHERE name = p_name;
@@ -348,7 +351,8 @@ BEGIN
     ON CONFLICT (ticket, session) DO UPDATE SET until = excluded.until;
   END IF;
   IF p_keep = 0 THEN
-    UPDATE lockkeeper.lk_line SET id = NULL, session = NULL, hold_until = NULL
+    UPDATE lockkeeper.lk_line
+       SET id = NULL, session = NULL, hold_until = NULL, last = greatest(last, fence)
      WHERE name = p_name AND id = p_ticket AND session = p_session RETURNING others INTO v_others;
     IF FOUND THEN
       IF NOT pg_try_advisory_xact_lock(lockkeeper.lk_ticket_key(p_ticket)) THEN

@@ -33,8 +33,8 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_session(
 ) WITH (fillfactor = 50);
 
 -- A name: the numbers it gave out, how many tickets stand in lk_ticket, and its first ticket. fence is that
--- of the first ticket, or of the one that was there before, and last is at least that of all others: the
--- next number is greater than both. hold_until is set while there is a ticket that has no session. Until
+-- of the first ticket, or of the one that was there before, and last is at least that of all others, and of
+-- all that have left: the next number is greater than both. hold_until is set while there is a ticket that has no session. Until
 -- closing, lk_closed may know of a ticket that must not enter this line any more. No ticket in lk_ticket has a
 -- lower seq than lowest: what was deleted there stays in the index for as long as some snapshot can see
 -- it, and must not be walked over.
