@@ -277,10 +277,13 @@ impl Run {
 /// The command line, or the code to end with: help and version are no errors.
 pub(crate) fn parse() -> Result<Cli, u8> {
     let words: Vec<OsString> = env::args_os().collect();
-    Cli::try_parse_from(&words).map_err(|mut e| {
-        if e.kind() == ErrorKind::MissingRequiredArgument && is_name_forgotten(&words) {
-            e = Cli::command().error(e.kind(), NAME_FIRST);
-        }
+    let parsed = Cli::try_parse_from(&words);
+    let parsed = if is_name_forgotten(&words) {
+        Err(Cli::command().error(ErrorKind::MissingRequiredArgument, NAME_FIRST))
+    } else {
+        parsed
+    };
+    parsed.map_err(|mut e| {
         if e.kind() == ErrorKind::UnknownArgument {
             // To write `--` before a misspelt flag would make it the name of a lock.
             e.remove(ContextKind::Suggested);
@@ -299,14 +302,18 @@ pub(crate) fn parse() -> Result<Cli, u8> {
 const NAME_FIRST: &str =
     "the command needs a lock: its name stands first, as in: lockkeeper run NAME -- COMMAND";
 
-/// Was the lock's name forgotten, as in `run -- backup.sh`? The one word behind the dashes would be
-/// taken for the name, and the command would be what is missing.
+/// Was the lock's name forgotten, as in `run -- echo hi`? The command would be taken for the name, and its
+/// first argument for the command. Only a name that begins with a dash needs to stand behind `--`.
 fn is_name_forgotten(words: &[OsString]) -> bool {
-    let before = words.iter().take_while(|word| *word != "--");
+    let (before, behind) = words.split_at(words.iter().take_while(|word| *word != "--").count());
+    let [_, next, ..] = behind else { return false };
+    if next.as_encoded_bytes().starts_with(b"-") {
+        return false;
+    }
     let Err(e) = Cli::try_parse_from(before) else { return false };
     let Some(ContextValue::Strings(missing)) = e.get(ContextKind::InvalidArg) else { return false };
     let lacks = |what| missing.iter().any(|argument| argument.starts_with(what));
-    lacks("<NAME>") && lacks("<COMMAND>") && words.iter().any(|word| word == "--")
+    lacks("<NAME>") && lacks("<COMMAND>")
 }
 
 /// Reads a lock's name. A store's URL here is a slip, and its password would be shown to all.

@@ -101,6 +101,7 @@ fn nonsense_is_a_usage_error() {
         (&["run", "--limit", "-1", "a", "true"], "'-1' for '--limit <N>'"),
         (&["run", "--limit", "0", "a", "true"], "--limit must be at least 1"),
         (&["run", "--", "backup.sh"], "the command needs a lock: its name stands first"),
+        (&["run", "--", "echo", "hi"], "the command needs a lock: its name stands first"),
         (&["run", "-w", "3", "--", "backup.sh"], "run NAME -- COMMAND"),
         (&["run", "--tll", "1s", "a", "true"], "--ttl"),
         (&["walk"], "walk"),
