@@ -29,10 +29,11 @@ async fn an_opening_that_fails_or_is_given_up_leaves_nothing_in_the_handle() {
     let Some((mut server, store)) = started().await else { return };
     let opened = ask();
     store.open(opened.clone()).await.expect("a session");
+    server.freeze().expect("frozen");
     {
         let mut given_up = pin!(store.open(ask()));
         let is_pending = poll_fn(|cx| Poll::Ready(given_up.as_mut().poll(cx).is_pending())).await;
-        assert!(is_pending, "the server has not answered yet");
+        assert!(is_pending, "a frozen server does not answer");
     }
     server.kill().expect("killed");
     store.open(ask()).await.expect_err("there is no server");
