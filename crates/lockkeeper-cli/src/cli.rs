@@ -306,8 +306,8 @@ const NAME_FIRST: &str =
 /// first argument for the command. Only a name that begins with a dash needs to stand behind `--`.
 fn is_name_forgotten(words: &[OsString]) -> bool {
     let (before, behind) = words.split_at(words.iter().take_while(|word| *word != "--").count());
-    let [_, next, ..] = behind else { return false };
-    if next.as_encoded_bytes().starts_with(b"-") {
+    let Some((_dashes, behind)) = behind.split_first() else { return false };
+    if behind.first().is_some_and(|next| next.as_encoded_bytes().starts_with(b"-")) {
         return false;
     }
     let Err(e) = Cli::try_parse_from(before) else { return false };
