@@ -14,7 +14,7 @@ use crate::{
     machine::now,
 };
 use anyhow::{Context, Result, ensure};
-use lockkeeper::clock::Moment;
+use lockkeeper::store::clock::Moment;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     io::{BufRead as _, BufReader, Write as _},

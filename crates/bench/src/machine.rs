@@ -2,7 +2,7 @@
 
 use crate::args::{Pin, Plan};
 use anyhow::{Context, Result};
-use lockkeeper::clock::{Clock, Moment};
+use lockkeeper::store::clock::{Clock, Moment};
 use nix::{
     sched::{CpuSet, sched_setaffinity},
     sys::resource::{UsageWho, getrusage},

@@ -2,10 +2,10 @@
 
 use crate::machine::now;
 use lockkeeper::{
-    Line, Name, SessionId, StoreError, TicketId,
+    Line, Name, StoreError, TicketId,
     store::{
-        Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look, Open,
-        Renewal, Stand, Store, StoreId, StoreResult, Terms, Which,
+        Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
+        Open, PollScope, Renewal, SessionId, Store, StoreId, StoreResult, Terms, TicketStatus,
     },
 };
 use std::sync::{
@@ -59,8 +59,8 @@ impl<S: Store> Meter<S> {
 }
 
 impl<S: Store> Store for Meter<S> {
-    fn kind(&self) -> &'static str {
-        self.inside.kind()
+    fn scheme(&self) -> &'static str {
+        self.inside.scheme()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -91,8 +91,8 @@ impl<S: Store> Store for Meter<S> {
     async fn poll(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        which: PollScope,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         self.inside.poll(session, which).await
     }
 
@@ -108,12 +108,12 @@ impl<S: Store> Store for Meter<S> {
         self.inside.leave_now(ask)
     }
 
-    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
-        self.inside.annotate(edit).await
+    async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
+        self.inside.set_label(edit).await
     }
 
-    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
-        self.inside.look(which).await
+    async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
+        self.inside.list(which).await
     }
 
     async fn check(&self, claim: Claim) -> StoreResult<bool> {

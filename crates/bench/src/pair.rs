@@ -6,8 +6,8 @@ use crate::{
 };
 use anyhow::Result;
 use lockkeeper::{
-    Keeper, Mode, Name, Owner, Place, SessionId, Store as _, TIME_MAX, TicketId,
-    store::{AnyStore, Enter, Leave, Manner, Open},
+    Keeper, Mode, Name, Owner, Store as _, TIME_MAX, TicketId,
+    store::{AnyStore, Enter, Leave, Manner, Open, Place, SessionId},
 };
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -63,7 +63,7 @@ impl Pair for StoreAlone {
         let Self { store, session, name } = self;
         let place = Place { session: *session, name: name.clone(), ticket: TicketId::random() };
         let (mode, manner, note) = (Mode::Exclusive, Manner::Queue, Vec::new());
-        store.enter(Enter { place: place.clone(), mode, manner, note }).await?;
+        store.enter(Enter { place: place.clone(), mode, manner, label: note }).await?;
         store.leave(Leave { place, keep: None, stray: false }).await?;
         Ok(())
     }

@@ -17,7 +17,7 @@ pub(crate) async fn turns(url: String, waiters: usize) -> Result<Vec<f64>> {
             let guard = keeper.lock("turns").await;
             send.send((now(), guard, keeper)).is_ok()
         });
-        while first.look_at("turns").await?.is_none_or(|line| line.tickets.len() < at + 2) {
+        while first.get("turns").await?.is_none_or(|line| line.tickets.len() < at + 2) {
             tokio::task::yield_now().await;
         }
     }

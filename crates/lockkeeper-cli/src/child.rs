@@ -4,7 +4,7 @@
 //! be given to somebody else, so a signal to the group never hits a stranger.
 
 use crate::{procfs, shim, supervisor::Supervisor};
-use lockkeeper::clock::{Clock, Moment};
+use lockkeeper::store::clock::{Clock, Moment};
 use nix::{
     errno::Errno,
     sys::{

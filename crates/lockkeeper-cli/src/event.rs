@@ -99,7 +99,7 @@ pub(crate) struct HolderView {
 
 impl From<&Holder> for HolderView {
     fn from(holder: &Holder) -> Self {
-        let Holder { owner, note, held_for } = holder;
+        let Holder { owner, label: note, held_for } = holder;
         let known = !owner.is_unknown();
         Self {
             host: known.then(|| owner.host.clone()),
@@ -117,8 +117,8 @@ pub(crate) fn holder(ticket: &Ticket) -> Option<HolderView> {
 }
 
 fn as_holder(ticket: &Ticket) -> Option<Holder> {
-    let Ticket { owner, note, granted_ago, .. } = ticket.clone();
-    Some(Holder { owner: owner?, note, held_for: granted_ago })
+    let Ticket { owner, label: note, granted_ago, .. } = ticket.clone();
+    Some(Holder { owner: owner?, label: note, held_for: granted_ago })
 }
 
 /// How a granted ticket is held, in words.
@@ -193,7 +193,7 @@ pub(crate) fn waiting_words(
 fn held_by(holder: &Holder, age: Duration) -> String {
     let owner = output::printable(&holder.owner.to_string());
     let mut words = format!("held by {owner}");
-    let label = label(&holder.note);
+    let label = label(&holder.label);
     if let Some(label) = &label {
         words += &format!(", {}", output::printable(label));
     }
@@ -268,7 +268,7 @@ mod tests {
     fn wait(ahead: usize, note: &str) -> Wait {
         let owner = Owner { host: "ci-7".into(), pid: 4121, program: "sh".into() };
         let held_for = Some(Duration::from_secs(40));
-        let holder = Some(Holder { owner, note: note.into(), held_for });
+        let holder = Some(Holder { owner, label: note.into(), held_for });
         Wait { ahead, holder, recheck: Duration::ZERO }
     }
 

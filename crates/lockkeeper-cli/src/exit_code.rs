@@ -5,7 +5,7 @@
 //! scripts: they are documented in `docs/cli.md` and do not change. Those from 64 on are the
 //! numbers of `sysexits.h`; 79 is the first behind them.
 
-use lockkeeper::{Error, StoreError, Trouble};
+use lockkeeper::{Error, ErrorKind, StoreError};
 
 /// The flags, the name or their combination make no sense; nothing was done.
 pub(crate) const USAGE: u8 = 64;
@@ -54,11 +54,11 @@ pub(crate) fn of(error: &Error) -> u8 {
 }
 
 fn of_store(error: &StoreError) -> u8 {
-    match error.trouble {
-        Trouble::Unavailable | Trouble::Full | Trouble::SessionOver => UNAVAILABLE,
-        Trouble::Denied => DENIED,
-        Trouble::Name => USAGE,
-        Trouble::Misconfigured | Trouble::Corrupt | Trouble::Unsupported(_) => CONFIGURATION,
+    match error.kind {
+        ErrorKind::Unavailable | ErrorKind::Full | ErrorKind::SessionOver => UNAVAILABLE,
+        ErrorKind::Denied => DENIED,
+        ErrorKind::Name => USAGE,
+        ErrorKind::Misconfigured | ErrorKind::Corrupt | ErrorKind::Unsupported(_) => CONFIGURATION,
         _ => BUG,
     }
 }
@@ -67,21 +67,21 @@ fn of_store(error: &StoreError) -> u8 {
 mod tests {
     use super::*;
 
-    fn store(trouble: Trouble) -> Error {
-        Error::Store(StoreError::not_applied("sqlite", trouble, "no"))
+    fn store(kind: ErrorKind) -> Error {
+        Error::Store(StoreError::not_applied("sqlite", kind, "no"))
     }
 
     #[test]
     fn every_trouble_of_a_store_has_its_code() {
         let codes = [
-            (Trouble::Unavailable, 69),
-            (Trouble::Full, 69),
-            (Trouble::SessionOver, 69),
-            (Trouble::Denied, 77),
-            (Trouble::Name, 64),
-            (Trouble::Misconfigured, 78),
-            (Trouble::Corrupt, 78),
-            (Trouble::Other, 70),
+            (ErrorKind::Unavailable, 69),
+            (ErrorKind::Full, 69),
+            (ErrorKind::SessionOver, 69),
+            (ErrorKind::Denied, 77),
+            (ErrorKind::Name, 64),
+            (ErrorKind::Misconfigured, 78),
+            (ErrorKind::Corrupt, 78),
+            (ErrorKind::Other, 70),
         ];
         for (trouble, code) in codes {
             assert_eq!(of(&store(trouble)), code, "{trouble:?}");

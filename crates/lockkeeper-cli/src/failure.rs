@@ -1,7 +1,7 @@
 //! What went wrong, with what code to end and what to do about it.
 
 use crate::{exit_code, output};
-use lockkeeper::{Error, Trouble};
+use lockkeeper::{Error, ErrorKind};
 use serde_json::json;
 
 /// The end of a command that did not do what it was asked to.
@@ -83,16 +83,16 @@ fn hint(error: &Error) -> Option<&'static str> {
                 "everybody who uses the name at one time must give the same --limit, or none",
             );
         }
-        Error::Unavailable { .. } => Trouble::Unavailable,
-        Error::Store(e) => e.trouble,
+        Error::Unavailable { .. } => ErrorKind::Unavailable,
+        Error::Store(e) => e.kind,
         _ => return None,
     };
     match trouble {
-        Trouble::Unavailable => {
+        ErrorKind::Unavailable => {
             Some("is the store running, and is --store or LOCKKEEPER_STORE right?")
         }
-        Trouble::Denied => Some("check the rights to the store, or the credentials in its URL"),
-        Trouble::Misconfigured | Trouble::Corrupt => Some("check --store or LOCKKEEPER_STORE"),
+        ErrorKind::Denied => Some("check the rights to the store, or the credentials in its URL"),
+        ErrorKind::Misconfigured | ErrorKind::Corrupt => Some("check --store or LOCKKEEPER_STORE"),
         _ => None,
     }
 }
@@ -106,7 +106,7 @@ mod tests {
     fn the_chain_of_sources_is_one_line_without_control_characters() {
         let below = std::io::Error::other("disk\u{1b}[2J on fire");
         let e =
-            StoreError::not_applied("sqlite", Trouble::Unavailable, "cannot read").because(below);
+            StoreError::not_applied("sqlite", ErrorKind::Unavailable, "cannot read").because(below);
         let failure = Failure::from(Error::Store(e));
         assert_eq!(failure.line(), "sqlite: cannot read: disk\\u{1b}[2J on fire");
         assert_eq!(failure.code, 69);
@@ -117,7 +117,7 @@ mod tests {
     fn a_source_that_its_error_repeats_is_said_once() {
         let below = std::io::Error::other("connection refused");
         let what = "cannot connect: connection refused";
-        let e = StoreError::not_applied("redis", Trouble::Unavailable, what).because(below);
+        let e = StoreError::not_applied("redis", ErrorKind::Unavailable, what).because(below);
         let failure = Failure::from(Error::Store(e));
         assert_eq!(failure.line(), "redis: cannot connect: connection refused");
     }

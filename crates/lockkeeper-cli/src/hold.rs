@@ -12,7 +12,7 @@ use crate::{
 };
 use lockkeeper::{
     Guard, Loss, Name,
-    clock::{Clock, Moment},
+    store::clock::{Clock, Moment},
 };
 use nix::sys::signal::Signal;
 use std::{future::pending, time::Duration};

@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     output,
 };
-use lockkeeper::{Line, Mode, Owner, PLAIN, Ticket};
+use lockkeeper::{Line, Mode, Owner, Ticket, store::PLAIN_CAPACITY};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ impl<'a> From<&'a Line> for LockView<'a> {
     fn from(line: &'a Line) -> Self {
         Self {
             name: line.name.as_str(),
-            limit: (line.capacity != PLAIN).then_some(line.capacity),
+            limit: (line.capacity != PLAIN_CAPACITY).then_some(line.capacity),
             holders: line.holders().map(Into::into).collect(),
             waiters: line.waiters().map(Into::into).collect(),
         }
@@ -96,7 +96,7 @@ impl From<&Ticket> for TicketView {
             permits,
             fence: known_fence(ticket),
             owner: ticket.owner.as_ref().map(Into::into),
-            label: label(&ticket.note),
+            label: label(&ticket.label),
             entered_at: known_age(ticket).map(output::ago),
             entered_ago_ms: known_age(ticket).map(ms),
             granted_at: ticket.granted_ago.map(output::ago),

@@ -14,7 +14,7 @@ use std::{io, time::Duration};
 /// The answer, ready to print.
 pub(crate) async fn ls(prefix: &str, common: &Common) -> Result<String, Failure> {
     let keeper = Keeper::connect(&store::url(common.store.as_deref())?).await?;
-    let lines = keeper.look(prefix).await?;
+    let lines = keeper.list(prefix).await?;
     let hidden = keeper.store().blind_spots();
     if common.json {
         return listing::json(&lines, hidden);
@@ -106,7 +106,7 @@ pub(crate) fn kept() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockkeeper::{Name, Owner, PLAIN, TicketId};
+    use lockkeeper::{Name, Owner, TicketId, store::PLAIN_CAPACITY};
 
     fn ticket(mode: Mode, fence: Option<u64>, host: &str) -> Ticket {
         let host = host.to_owned();
@@ -115,7 +115,7 @@ mod tests {
             mode,
             fence,
             owner: (!host.is_empty()).then(|| Owner { host, pid: 7, program: "sh".into() }),
-            note: Vec::new(),
+            label: Vec::new(),
             entered_ago: Duration::from_secs(50),
             granted_ago: fence.map(|_| Duration::from_secs(42)),
             ends_in: Duration::from_secs(9),
@@ -140,20 +140,32 @@ mod tests {
             ticket(Mode::Exclusive, None, "web"),
         ];
         let row_of = |capacity, tickets| row(capacity, tickets);
-        assert_eq!(row_of(PLAIN, exclusive), "a\\u{202e}b|exclusive|ci\\u{1b} (pid 7)|42 s|1|5");
+        assert_eq!(
+            row_of(PLAIN_CAPACITY, exclusive),
+            "a\\u{202e}b|exclusive|ci\\u{1b} (pid 7)|42 s|1|5"
+        );
         let shared = vec![ticket(Mode::Shared, Some(5), "a"), ticket(Mode::Shared, Some(6), "b")];
-        assert_eq!(row_of(PLAIN, shared), "a\\u{202e}b|shared by 2|a (pid 7) and 1 more|42 s|0|6");
+        assert_eq!(
+            row_of(PLAIN_CAPACITY, shared),
+            "a\\u{202e}b|shared by 2|a (pid 7) and 1 more|42 s|0|6"
+        );
         let permits = vec![ticket(Mode::Permits { weight: 2, of: 4 }, Some(9), "")];
         assert_eq!(row_of(4, permits), "a\\u{202e}b|2 of 4 permits|kept closed|42 s|0|9");
         let mut unknown = ticket(Mode::Exclusive, Some(5), "a");
         unknown.granted_ago = None;
-        assert_eq!(row_of(PLAIN, vec![unknown]), "a\\u{202e}b|exclusive|a (pid 7)|≤ 50 s|0|5");
+        assert_eq!(
+            row_of(PLAIN_CAPACITY, vec![unknown]),
+            "a\\u{202e}b|exclusive|a (pid 7)|≤ 50 s|0|5"
+        );
         let mut foreign = ticket(Mode::Exclusive, Some(0), "");
         (foreign.owner, foreign.granted_ago) = (Some(Owner::default()), None);
         foreign.entered_ago = Duration::ZERO;
-        assert_eq!(row_of(PLAIN, vec![foreign]), "a\\u{202e}b|exclusive|another client|-|0|-");
+        assert_eq!(
+            row_of(PLAIN_CAPACITY, vec![foreign]),
+            "a\\u{202e}b|exclusive|another client|-|0|-"
+        );
         let waiting = vec![ticket(Mode::Exclusive, None, "web")];
-        assert_eq!(row_of(PLAIN, waiting), "a\\u{202e}b|waiting|-|-|1|-");
+        assert_eq!(row_of(PLAIN_CAPACITY, waiting), "a\\u{202e}b|waiting|-|-|1|-");
     }
 
     #[test]

@@ -16,8 +16,8 @@ use crate::{
     waiting::Waiting,
 };
 use lockkeeper::{
-    Acquire, Error, Guard, Health, Keeper, Loss, Mode, Owner, Trouble,
-    clock::{Clock, Moment},
+    Acquire, Error, ErrorKind, Guard, Health, Keeper, Loss, Mode, Owner,
+    store::clock::{Clock, Moment},
 };
 use nix::sys::signal::Signal;
 use std::{
@@ -40,7 +40,7 @@ const RELEASE_MAX: Duration = Duration::from_secs(5);
 /// For how long closing may take: leaving the line, ending the session.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 /// For how long we look who holds a lock that we could not have.
-const LOOK_MAX: Duration = Duration::from_secs(1);
+const LIST_MAX: Duration = Duration::from_secs(1);
 
 /// How `run` ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,7 @@ pub(crate) async fn run(args: &Run, common: &Common) -> Result<End, Failure> {
     // A store that is only just starting is waited for, as a lock is.
     let patience =
         if args.is_impatient() { Duration::ZERO } else { args.wait.unwrap_or(CONNECT_MAX) };
-    let builder = Keeper::builder().owner(owner(args)).connect_wait(patience);
+    let builder = Keeper::builder().identity(owner(args)).connect_wait(patience);
     let keeper = tokio::select! {
         keeper = builder.connect(&job.url) => keeper?,
         never = job.tell_outage(patience) => match never {},
@@ -272,14 +272,14 @@ impl Job<'_> {
         match acquired {
             Err(Error::NotAcquired { .. }) => Ok(None),
             // It was taken, and the store has heard a late copy of our question.
-            Err(Error::Store(e)) if e.trouble == Trouble::TicketClosed => Ok(None),
+            Err(Error::Store(e)) if e.kind == ErrorKind::TicketClosed => Ok(None),
             acquired => acquired,
         }
     }
 
     async fn not_acquired(&self, keeper: &Keeper, waited: Duration) {
         let name = self.args.name.as_str();
-        let line = timeout(LOOK_MAX, keeper.look_at(name)).await;
+        let line = timeout(LIST_MAX, keeper.get(name)).await;
         let line = line.ok().and_then(Result::ok).flatten();
         let ticket = line.as_ref().and_then(|line| line.holders().next());
         let mut words = format!("`{}` was not acquired", output::printable(name));

@@ -16,7 +16,7 @@ use std::{io, time::Duration};
 /// The answer, ready to print.
 pub(crate) async fn show(name: &Name, common: &Common) -> Result<String, Failure> {
     let keeper = Keeper::connect(&store::url(common.store.as_deref())?).await?;
-    let line = keeper.look_at(name).await?.filter(|line| !line.tickets.is_empty());
+    let line = keeper.get(name).await?.filter(|line| !line.tickets.is_empty());
     if common.json {
         return listing::json(line.as_slice(), None);
     }
@@ -52,7 +52,7 @@ fn row(place: String, ticket: &Ticket) -> Vec<String> {
         since,
         ends_words(ticket),
         listing::known_fence(ticket).map_or_else(dash, |fence| fence.to_string()),
-        label(&ticket.note).map_or_else(dash, |label| printable(&label)),
+        label(&ticket.label).map_or_else(dash, |label| printable(&label)),
         ticket.id.to_string(),
     ]
 }

@@ -10,7 +10,7 @@
 //! supervisor checks that the group still has a live process before each signal, and ends once it is empty.
 
 use crate::{procfs, shim};
-use lockkeeper::clock::{Clock, Moment};
+use lockkeeper::store::clock::{Clock, Moment};
 use nix::{
     sys::{
         prctl,

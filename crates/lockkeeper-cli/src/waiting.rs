@@ -84,7 +84,7 @@ impl<'a> Waiting<'a> {
             let heard = tokio::select! {
                 heard = news.changed() => heard.is_ok(),
                 () = tokio::time::sleep(REDRAW) => {
-                    self.look_at(keeper.outage());
+                    self.get(keeper.outage());
                     // The last news are old when the store does not answer.
                     self.live && self.happened() && !self.outage
                 }
@@ -96,7 +96,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Says once that the store does not answer, and once that it answers again.
-    fn look_at(&mut self, outage: Option<Duration>) {
+    fn get(&mut self, outage: Option<Duration>) {
         match outage {
             Some(time) => {
                 self.answers = None;
@@ -148,7 +148,7 @@ impl<'a> Waiting<'a> {
 
     /// People are told once, programs of every change.
     fn is_new(&self, old: &Wait, new: &Wait) -> bool {
-        let who = |wait: &Wait| wait.holder.as_ref().map(|h| (h.owner.clone(), h.note.clone()));
+        let who = |wait: &Wait| wait.holder.as_ref().map(|h| (h.owner.clone(), h.label.clone()));
         self.voice.json && (old.ahead != new.ahead || who(old) != who(new))
     }
 

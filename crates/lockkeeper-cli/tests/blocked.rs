@@ -168,7 +168,7 @@ fn a_lock_lost_before_the_command_was_started_is_asked_for_again() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let keeper = lockkeeper::Keeper::connect(&place.url()).await.unwrap();
-            while keeper.look_at("a").await.unwrap().is_none_or(|l| l.holders().next().is_none()) {
+            while keeper.get("a").await.unwrap().is_none_or(|l| l.holders().next().is_none()) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         });

@@ -1,6 +1,6 @@
 //! What can go wrong, said so that a program can act on it.
 
-use crate::{
+use crate::model::{
     name::{Name, NameError},
     ticket::{Mode, TicketIdError},
 };
@@ -84,10 +84,10 @@ pub enum Error {
     TicketId(#[from] TicketIdError),
     /// The wait ended, or the time given for [connecting](crate::Builder::connect_wait), while the store
     /// could not be reached. Whether the lock was taken is not known.
-    #[error("the store has been unreachable for {for_:.0?}")]
+    #[error("the store has been unreachable for {outage:.0?}")]
     Unavailable {
         /// For how long.
-        for_: Duration,
+        outage: Duration,
         /// What it said last.
         source: StoreError,
     },
@@ -101,7 +101,7 @@ pub enum Error {
 
 fn capacity(of: u32) -> Cow<'static, str> {
     match of {
-        crate::ticket::PLAIN => "as a plain lock".into(),
+        crate::model::ticket::PLAIN_CAPACITY => "as a plain lock".into(),
         n => format!("as a semaphore of {n}").into(),
     }
 }
@@ -152,10 +152,10 @@ pub enum Outcome {
     Unknown,
 }
 
-/// The kinds of trouble a store can have.
+/// The kinds of failure a store can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Trouble {
+pub enum ErrorKind {
     /// Not reachable or too busy now; trying again can help.
     Unavailable,
     /// The session named in the request is over. Whatever the request was, its keeper gives the session
@@ -181,15 +181,15 @@ pub enum Trouble {
     Other,
 }
 
-/// What a store says when a request fails: the kind of trouble, whether anything was written,
+/// What a store says when a request fails: what kind of failure it was, whether anything was written,
 /// and the reason in words (never with a password in it).
 #[derive(Debug, thiserror::Error)]
 #[error("{store}: {what}")]
 pub struct StoreError {
     /// The kind of store.
     pub store: &'static str,
-    /// The kind of trouble.
-    pub trouble: Trouble,
+    /// What kind of failure it is.
+    pub kind: ErrorKind,
     /// Did the request change anything?
     pub outcome: Outcome,
     /// What happened, and what to do about it.
@@ -201,20 +201,20 @@ pub struct StoreError {
 
 impl StoreError {
     /// A request that certainly changed nothing.
-    pub fn not_applied(store: &'static str, trouble: Trouble, what: impl Into<String>) -> Self {
+    pub fn not_applied(store: &'static str, kind: ErrorKind, what: impl Into<String>) -> Self {
         let what = what.into();
-        Self { store, trouble, outcome: Outcome::NotApplied, what, source: None }
+        Self { store, kind, outcome: Outcome::NotApplied, what, source: None }
     }
 
     /// A request that may or may not have been carried out.
-    pub fn unknown(store: &'static str, trouble: Trouble, what: impl Into<String>) -> Self {
-        Self { outcome: Outcome::Unknown, ..Self::not_applied(store, trouble, what) }
+    pub fn unknown(store: &'static str, kind: ErrorKind, what: impl Into<String>) -> Self {
+        Self { outcome: Outcome::Unknown, ..Self::not_applied(store, kind, what) }
     }
 
     /// The session named in a request is over.
     #[must_use]
     pub fn session_over(store: &'static str) -> Self {
-        Self::not_applied(store, Trouble::SessionOver, "the session is over")
+        Self::not_applied(store, ErrorKind::SessionOver, "the session is over")
     }
 
     /// Adds the error below.
@@ -226,22 +226,22 @@ impl StoreError {
 
     /// The same error for one more caller.
     pub(crate) fn shared(this: &Arc<Self>) -> Self {
-        let Self { store, trouble, outcome, ref what, ref source } = **this;
+        let Self { store, kind, outcome, ref what, ref source } = **this;
         let below = || Box::new(Below(Arc::clone(this))) as _;
         let source = source.is_some().then(below);
-        Self { store, trouble, outcome, what: what.clone(), source }
+        Self { store, kind, outcome, what: what.clone(), source }
     }
 
     /// Can the same request succeed when it is sent again?
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        self.trouble == Trouble::Unavailable
+        self.kind == ErrorKind::Unavailable
     }
 
     /// The error as users see it, for a request about `name` that asked for `mode`.
     pub(crate) fn about(self, name: &Name, mode: Mode) -> Error {
-        match self.trouble {
-            Trouble::Capacity(line) => {
+        match self.kind {
+            ErrorKind::Capacity(line) => {
                 Error::Capacity { name: name.clone(), asked: mode.capacity(), line }
             }
             _ => self.into(),
@@ -273,8 +273,8 @@ impl StdError for Below {
 
 impl From<StoreError> for Error {
     fn from(e: StoreError) -> Self {
-        match e.trouble {
-            Trouble::Unsupported(what) => Self::Unsupported { store: e.store, what },
+        match e.kind {
+            ErrorKind::Unsupported(what) => Self::Unsupported { store: e.store, what },
             _ => Self::Store(e),
         }
     }

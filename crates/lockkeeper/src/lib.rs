@@ -33,49 +33,32 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod acquire;
-pub mod admission;
-pub mod clock;
-mod desk;
-mod election;
+mod api;
+mod clock;
 mod error;
-mod gate;
-mod grip;
-mod guard;
-mod keeper;
-pub mod line;
-mod many;
-mod name;
+mod model;
 mod observe;
-mod opening;
-mod options;
-mod outage;
-mod retry;
-mod rwlock;
-mod seat;
-mod semaphore;
-mod sequencer;
 mod session;
 pub mod store;
-mod ticket;
-mod wait;
-mod watch;
+mod sync;
 
-pub use acquire::Acquire;
-pub use election::{Campaign, Election, Leader, Observer, Term};
-pub use error::{Error, Loss, Outcome, Result, StoreError, Trouble};
-pub use guard::{Guard, Health};
-pub use keeper::{Builder, Keeper};
-pub use line::{Line, Ticket};
-pub use many::{Guards, LockAll};
-pub use name::{IntoName, NAME_MAX, Name, NameError};
-pub use options::{Renew, TIME_MAX, TTL_DEFAULT, TTL_MIN};
-pub use retry::Retry;
-pub use rwlock::RwLock;
-pub use semaphore::Semaphore;
-pub use sequencer::Sequencer;
-pub use store::{Capabilities, Cell, Holder, Store, Terms, Wait};
-pub use ticket::{
-    Mode, NOTE_MAX, Owner, PERMITS_MAX, PLAIN, Place, SessionId, TicketId, TicketIdError,
+pub use api::{
+    acquire::Acquire,
+    election::{Campaign, Election, Leader, Observer, Term},
+    guard::{Guard, Health},
+    keeper::{Builder, Keeper},
+    many::{Guards, LockAll},
+    options::{Renew, TIME_MAX, TTL_DEFAULT, TTL_MIN},
+    retry::Retry,
+    rwlock::RwLock,
+    semaphore::Semaphore,
+    watch::Watch,
 };
-pub use watch::Watch;
+pub use error::{Error, ErrorKind, Loss, Outcome, Result, StoreError};
+pub use model::{
+    line::{Line, Ticket},
+    name::{IntoName, NAME_MAX, Name, NameError},
+    sequencer::Sequencer,
+    ticket::{LABEL_MAX, Mode, Owner, PERMITS_MAX, TicketId, TicketIdError},
+};
+pub use store::{Capabilities, Cell, Holder, Store, Terms, Wait};

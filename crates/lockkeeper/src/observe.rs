@@ -13,8 +13,10 @@
 
 use crate::{
     error::{Loss, StoreError},
-    name::Name,
-    ticket::{Mode, TicketId},
+    model::{
+        name::Name,
+        ticket::{Mode, TicketId},
+    },
 };
 use std::time::Duration;
 

@@ -23,7 +23,7 @@ fn all_futures_are_send(
     send(keeper.lock_all(["a", "b"]).into_future());
     send(keeper.election("a").campaign("me").into_future());
     send(keeper.check(sequencer));
-    send(keeper.look(""));
+    send(keeper.list(""));
     send(keeper.close());
     send(guard.lost());
     send(guard.jeopardy());

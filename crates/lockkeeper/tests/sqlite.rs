@@ -76,7 +76,7 @@ async fn a_new_file_knows_nothing_of_a_removed_one_whose_log_is_still_there() {
     let guard = before.lock("a").await.unwrap();
     std::fs::remove_file(folder.path()).unwrap();
     let after = Keeper::connect(&folder.url()).await.unwrap();
-    assert!(after.look("").await.unwrap().is_empty());
+    assert!(after.list("").await.unwrap().is_empty());
     assert!(after.lock("a").try_now().await.unwrap().is_some());
     assert!(!after.check(&guard.sequencer()).await.unwrap_or(false));
 }
@@ -131,7 +131,7 @@ async fn a_closed_keeper_leaves_nothing_but_the_file_and_its_log() {
     let waiter = two.clone();
     let waiter = tokio::spawn(async move { waiter.lock("a").await });
     within(async {
-        while one.look_at("a").await.unwrap().is_none_or(|line| line.waiters().count() == 0) {
+        while one.get("a").await.unwrap().is_none_or(|line| line.waiters().count() == 0) {
             tokio::task::yield_now().await;
         }
     })
@@ -163,7 +163,7 @@ fn a_guard_dropped_at_the_end_of_the_runtime_leaves_no_ticket() {
     });
     runtime().block_on(async {
         let keeper = Keeper::connect(&folder.url()).await.unwrap();
-        assert!(keeper.look("").await.unwrap().is_empty());
+        assert!(keeper.list("").await.unwrap().is_empty());
         keeper.lock("a").wait(LONG).await.unwrap().release().await.unwrap();
     });
 }

@@ -92,8 +92,8 @@ impl Between {
         self.to.granted(nobody, 1);
         self.to.ended(nobody);
         self.to.freed(&Name::new("nobody's").expect("a good name"));
-        self.to.look(Some(nobody));
-        self.to.look(None);
+        self.to.recheck(Some(nobody));
+        self.to.recheck(None);
     }
 
     fn count(&self) {
@@ -116,10 +116,10 @@ impl Hints for Between {
         self.pass(move |to| to.freed(&name));
     }
 
-    fn look(&self, ticket: Option<TicketId>) {
+    fn recheck(&self, ticket: Option<TicketId>) {
         if ticket.is_some() {
             self.count();
         }
-        self.pass(move |to| to.look(ticket));
+        self.pass(move |to| to.recheck(ticket));
     }
 }

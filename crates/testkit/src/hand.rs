@@ -1,10 +1,10 @@
 //! A session that is driven by hand, request by request, without keeper, renewal or waiting loop.
 
 use lockkeeper::{
-    Mode, Name, Owner, Place, SessionId, Store as _, TicketId,
+    Mode, Name, Owner, Store as _, TicketId,
     store::{
-        AnyStore, Claim, Edit, Edited, Enter, Entered, Leave, Left, Manner, Open, Renewal, Stand,
-        StoreResult, Terms, Which,
+        AnyStore, Claim, Edit, Edited, Enter, Entered, Leave, Left, Manner, Open, Place, PollScope,
+        Renewal, SessionId, StoreResult, Terms, TicketStatus,
     },
 };
 use std::time::Duration;
@@ -60,7 +60,7 @@ impl Hand {
         manner: Manner,
     ) -> StoreResult<Entered> {
         let place = self.place(name, ticket);
-        self.store.enter(Enter { place, mode, manner, note: b"by hand".to_vec() }).await
+        self.store.enter(Enter { place, mode, manner, label: b"by hand".to_vec() }).await
     }
 
     /// Stands in line for all of it.
@@ -98,16 +98,16 @@ impl Hand {
     }
 
     /// How a ticket of this session stands.
-    pub async fn stand(&self, name: &str, ticket: TicketId) -> Stand {
-        let which = Which::These(vec![(Name::new(name).expect("a good name"), ticket)]);
+    pub async fn stand(&self, name: &str, ticket: TicketId) -> TicketStatus {
+        let which = PollScope::These(vec![(Name::new(name).expect("a good name"), ticket)]);
         let mut stands = self.store.poll(self.session, which).await.expect("an answer");
         assert_eq!(stands.len(), 1, "every ticket asked for is in the answer");
         stands.pop().expect("one answer").2
     }
 
     /// All tickets that the store has of this session.
-    pub async fn all(&self) -> Vec<(Name, TicketId, Stand)> {
-        self.store.poll(self.session, Which::All).await.expect("an answer")
+    pub async fn all(&self) -> Vec<(Name, TicketId, TicketStatus)> {
+        self.store.poll(self.session, PollScope::All).await.expect("an answer")
     }
 
     /// Leaves a line.
@@ -138,7 +138,7 @@ impl Hand {
     pub async fn annotate(&self, claim: &Claim, edit: u64, bytes: &[u8]) -> Edited {
         let place = self.place(claim.name.as_str(), claim.ticket);
         let edit = Edit { place, edit, bytes: Some(bytes.to_vec()) };
-        self.store.annotate(edit).await.expect("an answer")
+        self.store.set_label(edit).await.expect("an answer")
     }
 
     /// Renews.

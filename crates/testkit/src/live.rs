@@ -90,7 +90,7 @@ pub async fn waiter(keeper: &Keeper, name: &str, ahead: usize) -> Waiter {
 /// Waits until so many tickets stand in the line.
 pub async fn until_length(keeper: &Keeper, name: &str, length: usize) {
     eventually("the line has its length", async || {
-        let line = keeper.look_at(name).await;
+        let line = keeper.get(name).await;
         line.is_ok_and(|line| line.map_or(0, |line| line.tickets.len()) == length)
     })
     .await;

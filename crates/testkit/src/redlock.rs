@@ -6,7 +6,7 @@ use crate::{
     world::{World, eventually, soon},
 };
 use anyhow::{Context as _, ensure};
-use lockkeeper::{Error, Keeper, Trouble};
+use lockkeeper::{Error, ErrorKind, Keeper};
 use servers::Running;
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -65,7 +65,7 @@ async fn a_minority_may_be_lost(_: World) -> Verdict {
         assert!(guard.is_held(), "renewed by the other three: {:?}", guard.health());
         assert!(two.check(&guard.sequencer()).await?);
     }
-    guard.annotate("still here").await?;
+    guard.set_label("still here").await?;
     let before = guard.fence();
     guard.release().await?;
     let next = two.lock("a").ttl(ttl).try_now().await?.expect("free at once");
@@ -77,7 +77,7 @@ async fn a_minority_may_be_lost(_: World) -> Verdict {
     let Err(Error::Store(e)) = two.lock("a").ttl(ttl).try_now().await else {
         anyhow::bail!("two of five are no majority");
     };
-    ensure!(e.trouble == Trouble::Unavailable && e.to_string().contains("majority"), "{e}");
+    ensure!(e.kind == ErrorKind::Unavailable && e.to_string().contains("majority"), "{e}");
     ensure!(began.elapsed() < Duration::from_secs(5), "said after {:?}", began.elapsed());
     soon("the loss", held.lost()).await;
 
@@ -224,7 +224,7 @@ async fn plain_locks_exclude_each_other(w: World) -> Verdict {
     let guard = one.lock(&name).try_now().await?.expect("free");
     assert!(two.lock(&name).try_now().await?.is_none());
     assert!(two.check(&guard.sequencer()).await?);
-    let line = two.look_at(&name).await?.expect("a line");
+    let line = two.get(&name).await?.expect("a line");
     assert_eq!(line.tickets[0].id, guard.ticket());
     guard.release().await?;
     let guard = two.lock(&name).try_now().await?.expect("free at once");
@@ -247,9 +247,9 @@ async fn theirs_and_ours(w: World) -> Verdict {
 
     assert_eq!(raw.ask(&take)?, "+OK", "free at once");
     assert!(keeper.lock(&name).try_now().await?.is_none(), "theirs keeps us out");
-    let theirs = keeper.look_at(&name).await?.expect("a line").tickets.remove(0);
+    let theirs = keeper.get(&name).await?.expect("a line").tickets.remove(0);
     assert!(theirs.owner.is_some_and(|owner| owner.is_unknown()), "another client");
-    assert!(theirs.note.is_empty(), "a token is no label");
+    assert!(theirs.label.is_empty(), "a token is no label");
     assert!(theirs.ends_in > Duration::from_secs(30) && theirs.granted_ago.is_none());
     assert_eq!(raw.ask(&["GET", &name])?, "theirs", "and we have left it alone");
     assert_eq!(raw.compare_delete(&name, "theirs")?, ":1");
@@ -267,7 +267,7 @@ async fn of_another_type(w: World) -> Verdict {
     let (keeper, mut raw, name) = (plain(&w).await?, Raw::to(&w)?, fresh_name());
     assert_eq!(raw.ask(&["HSET", &name, "field", "value"])?, ":1");
     assert!(keeper.lock(&name).try_now().await?.is_none(), "busy");
-    let theirs = keeper.look_at(&name).await?.expect("a line").tickets.remove(0);
+    let theirs = keeper.get(&name).await?.expect("a line").tickets.remove(0);
     let owner = theirs.owner.expect("another client");
     assert!(owner.is_unknown() && owner.program.contains("hash"), "{owner:?}");
     assert_eq!(theirs.ends_in, Duration::MAX, "it never ends by itself");
@@ -290,7 +290,7 @@ async fn a_plain_lock_has_no_fence(w: World) -> Verdict {
         let sequencer = guard.sequencer();
         assert_eq!(sequencer.fence(), 0);
         assert!(keeper.check(&sequencer).await?, "the ticket is proof enough");
-        let line = keeper.look_at(&name).await?.expect("a line");
+        let line = keeper.get(&name).await?.expect("a line");
         assert_eq!(line.tickets[0].fence, Some(0), "held, without a number");
         guard.release().await?;
         assert!(!keeper.check(&sequencer).await?);
@@ -306,11 +306,11 @@ async fn our_own_keys(w: World) -> Verdict {
     for name in [&index[..], "lk:rl-index", "lk:{0}:s", "lockkeeper:redlock:boot"] {
         let refused = keeper.lock(name).try_now().await;
         let Err(Error::Store(e)) = refused else { anyhow::bail!("{name}: {refused:?}") };
-        ensure!(e.trouble == Trouble::Name && e.store == "redis", "{e}");
+        ensure!(e.kind == ErrorKind::Name && e.store == "redis", "{e}");
         ensure!(e.to_string().contains("begins with"), "the rule is said: {e}");
         let ticket = lockkeeper::TicketId::random();
         let refused = keeper.evict(name, ticket).await;
-        assert!(matches!(refused, Err(Error::Store(e)) if e.trouble == Trouble::Name));
+        assert!(matches!(refused, Err(Error::Store(e)) if e.kind == ErrorKind::Name));
     }
     let name = fresh_name();
     for keeper in [&keeper, &fenced] {
@@ -327,7 +327,7 @@ async fn the_store_of_the_url(_: World) -> Verdict {
     running.nodes()[0].kill()?;
     let refused = keeper.lock("a").try_now().await;
     let Err(Error::Store(e)) = refused else { anyhow::bail!("{refused:?}") };
-    ensure!(e.trouble == Trouble::Unavailable, "{e}");
+    ensure!(e.kind == ErrorKind::Unavailable, "{e}");
     let said = e.to_string();
     ensure!(said.starts_with("redis: ") && !said.contains("redlock"), "{said}");
     ensure!(!said.contains("majority"), "there is one server: {said}");

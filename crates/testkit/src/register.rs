@@ -89,7 +89,7 @@ pub struct Room {
 impl Room {
     /// A room for so much.
     #[must_use]
-    pub fn for_(capacity: u32) -> Self {
+    pub fn outage(capacity: u32) -> Self {
         Self { capacity, inside: AtomicU32::new(0), most: AtomicU32::new(0) }
     }
 

@@ -2,10 +2,10 @@
 
 use crate::ear::{Ear, Hearing};
 use lockkeeper::{
-    Capabilities, Line, Mode, Name, SessionId, Store, StoreError, TicketId, Trouble,
+    Capabilities, ErrorKind, Line, Mode, Name, Store, StoreError, TicketId,
     store::{
-        AnyStore, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look, Open,
-        Renewal, Stand, StoreId, StoreResult, Terms, Which,
+        AnyStore, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope, Open,
+        PollScope, Renewal, SessionId, StoreId, StoreResult, Terms, TicketStatus,
     },
 };
 use std::{
@@ -31,7 +31,7 @@ pub enum Op {
     Leave,
     LeaveNow,
     Annotate,
-    Look,
+    ListScope,
     Check,
     Read,
     Write,
@@ -219,11 +219,11 @@ impl Tapped {
     }
 
     fn refused(&self) -> StoreError {
-        StoreError::not_applied(self.inner.kind(), Trouble::Unavailable, "refused by the tap")
+        StoreError::not_applied(self.inner.scheme(), ErrorKind::Unavailable, "refused by the tap")
     }
 
     fn lost(&self) -> StoreError {
-        StoreError::unknown(self.inner.kind(), Trouble::Unavailable, "answer lost by the tap")
+        StoreError::unknown(self.inner.scheme(), ErrorKind::Unavailable, "answer lost by the tap")
     }
 }
 
@@ -245,8 +245,8 @@ impl fmt::Debug for Tapped {
 }
 
 impl Store for Tapped {
-    fn kind(&self) -> &'static str {
-        self.inner.kind()
+    fn scheme(&self) -> &'static str {
+        self.inner.scheme()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -280,9 +280,9 @@ impl Store for Tapped {
     async fn poll(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
-        let op = if matches!(which, Which::All) { Op::PollAll } else { Op::PollThese };
+        which: PollScope,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
+        let op = if matches!(which, PollScope::All) { Op::PollAll } else { Op::PollThese };
         let fate = self.decide(op, Some(session), None);
         self.pass(fate, || self.inner.poll(session, which.clone())).await
     }
@@ -301,14 +301,14 @@ impl Store for Tapped {
         !matches!(fate, Fate::Refuse | Fate::Vanish) && self.inner.leave_now(ask)
     }
 
-    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+    async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
         let fate = self.decide(Op::Annotate, Some(edit.place.session), Some(edit.place.ticket));
-        self.pass(fate, || self.inner.annotate(edit.clone())).await
+        self.pass(fate, || self.inner.set_label(edit.clone())).await
     }
 
-    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
-        let fate = self.decide(Op::Look, None, None);
-        self.pass(fate, || self.inner.look(which.clone())).await
+    async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
+        let fate = self.decide(Op::ListScope, None, None);
+        self.pass(fate, || self.inner.list(which.clone())).await
     }
 
     async fn check(&self, claim: Claim) -> StoreResult<bool> {

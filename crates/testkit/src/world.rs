@@ -6,7 +6,7 @@ use crate::{
 };
 use lockkeeper::{
     Builder, Capabilities, Keeper, Line, Name, Store as _,
-    store::{AnyStore, Look},
+    store::{AnyStore, ListScope},
 };
 use std::{
     path::{Path, PathBuf},
@@ -115,7 +115,7 @@ impl World {
 /// The line of this name, as the store shows it.
 pub async fn line(store: &AnyStore, name: &str) -> Option<Line> {
     let name = Name::new(name).expect("a good name");
-    store.look(Look::Exact(name)).await.expect("a look").pop()
+    store.list(ListScope::Exact(name)).await.expect("a look").pop()
 }
 
 /// How many tickets stand in the line of this name.
@@ -130,8 +130,8 @@ pub async fn waiters(store: &AnyStore, name: &str) -> usize {
 
 /// How many tickets stand in all lines together.
 pub async fn tickets(store: &AnyStore) -> usize {
-    let all = Look::Prefix { prefix: String::new(), after: None };
-    let lines = store.look(all).await.expect("a look");
+    let all = ListScope::Prefix { prefix: String::new(), after: None };
+    let lines = store.list(all).await.expect("a look");
     lines.iter().map(|line| line.tickets.len()).sum()
 }
 

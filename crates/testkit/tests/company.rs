@@ -247,10 +247,10 @@ async fn theirs_is_neither_released_nor_prolonged_by_ours(c: &Company) -> Result
 async fn theirs_can_be_seen_and_evicted(c: &Company) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(None).await);
     say(&mut theirs, &format!("try {}", c.name), "granted").await;
-    let line = keeper.look_at(&c.name).await?.context("a line")?;
+    let line = keeper.get(&c.name).await?.context("a line")?;
     let shown = &line.tickets[0];
     assert!(shown.owner.as_ref().is_some_and(Owner::is_unknown), "another client");
-    assert!(shown.note.is_empty(), "their token is no label");
+    assert!(shown.label.is_empty(), "their token is no label");
     assert_eq!(shown.ends_in, Duration::MAX);
     let ticket = shown.id;
     assert!(keeper.evict(&c.name, ticket).await?, "one without an end would stay for ever");
@@ -267,8 +267,8 @@ async fn a_value_of_any_bytes_and_without_an_end_is_respected(c: &Company) -> Re
     for value in [&b"\xff\x00\r\n \xfe."[..], b"", b"lkt1.x"] {
         let () = c.by_hand(&[b"SET", c.name.as_bytes(), value, b"NX"]).await?;
         assert!(keeper.lock(&c.name).try_now().await?.is_none());
-        let line = keeper.look_at(&c.name).await?.context("a line")?;
-        assert!(line.tickets[0].note.is_empty());
+        let line = keeper.get(&c.name).await?.context("a line")?;
+        assert!(line.tickets[0].label.is_empty());
         let waiter = tokio::spawn(keeper.lock(&c.name).unfair().into_future());
         assert_eq!(c.remaining().await?, None, "it stays without an end");
         let there: Vec<u8> = c.by_hand(&[b"GET", c.name.as_bytes()]).await?;

@@ -110,7 +110,7 @@ async fn they_stand_in_one_line_in_the_order_they_came(m: &Meeting) -> Result<()
         for later in &mut line[at + 1..] {
             assert!(later.is_silent().await, "two at once");
         }
-        let seen = witness.look_at(&m.name).await?.context("a line")?;
+        let seen = witness.get(&m.name).await?.context("a line")?;
         assert_eq!((seen.tickets.len(), seen.holders().count()), (line.len() - at, 1));
         line[at].release().await;
     }

@@ -2,8 +2,8 @@
 //! they seem, sessions that several handles act for, servers that are full or want a new token.
 
 use lockkeeper::{
-    Keeper, Mode, Name, SessionId, Store as _, TicketId, Trouble,
-    store::{AnyStore, Claim, Edited, Entered, Left, Manner, Renewal, Stand},
+    ErrorKind, Keeper, Mode, Name, Store as _, TicketId,
+    store::{AnyStore, Claim, Edited, Entered, Left, Manner, Renewal, SessionId, TicketStatus},
 };
 use serde_json::{Value, json};
 use servers::{Recipe, Require, Running, Way};
@@ -78,7 +78,7 @@ async fn a_copy_sent_to_a_silent_endpoint_becomes_no_ghost() {
     // The caller saw a good answer, so it does not speak of a copy.
     one.leave("a", ticket).await;
     let late = enter().await.expect_err("as if the copy came now");
-    assert_eq!(late.trouble, Trouble::TicketClosed);
+    assert_eq!(late.kind, ErrorKind::TicketClosed);
     assert_eq!(length(&store, "a").await, 0);
 }
 
@@ -178,7 +178,7 @@ async fn tickets_that_share_a_slot_stand_side_by_side() {
             assert_eq!(all, wanted);
         }
         for ticket in tickets {
-            assert!(matches!(one.stand("a", ticket).await, Stand::Granted { .. }), "{mode}");
+            assert!(matches!(one.stand("a", ticket).await, TicketStatus::Granted { .. }), "{mode}");
             assert_eq!(one.leave("a", ticket).await, Left::Released);
         }
         assert_eq!(length(&here, "a").await, 0);
@@ -233,12 +233,12 @@ async fn the_public_half_of_a_session_is_no_right_to_act_for_it() {
     for store in [&here, &there] {
         let thief = Hand { store: store.clone(), session, ..owner.clone() };
         let entered = thief.enter("b", TicketId::random(), Mode::Exclusive, Manner::Queue).await;
-        assert_eq!(entered.expect_err("no right").trouble, Trouble::SessionOver);
+        assert_eq!(entered.expect_err("no right").kind, ErrorKind::SessionOver);
         assert_eq!(thief.leave("a", held.ticket).await, Left::Gone);
         assert_eq!(thief.renew().await, Renewal::Lost);
         assert_eq!(thief.annotate(&held, 1, b"mine").await, Edited::NotHeld);
         assert_eq!(thief.write(&held, 1, b"mine").await, Edited::NotHeld);
-        assert_eq!(thief.stand("a", held.ticket).await, Stand::Gone);
+        assert_eq!(thief.stand("a", held.ticket).await, TicketStatus::Gone);
         assert_eq!(thief.all().await, []);
         let again = store.open(Hand::ask(session, Duration::from_secs(60), Duration::ZERO)).await;
         again.expect_err("the id is taken");
@@ -332,7 +332,7 @@ async fn a_session_in_its_lock_delay_is_over_for_every_handle() {
     let two = Hand { store: there, ..one.clone() };
     assert!(!two.lives().await);
     let refused = two.enter("b", TicketId::random(), Mode::Exclusive, Manner::Queue).await;
-    assert_eq!(refused.expect_err("over").trouble, Trouble::SessionOver);
+    assert_eq!(refused.expect_err("over").kind, ErrorKind::SessionOver);
     assert_eq!(length(&here, "a").await, 1, "kept for the lock-delay");
 }
 
@@ -350,7 +350,9 @@ async fn a_cell_is_written_also_by_a_handle_that_has_not_seen_the_grant() {
     let (own, _) = third.queue("a").await;
     first.leave("a", held.ticket).await;
     let claim = |ticket, fence| Claim { ticket, fence, ..held.clone() };
-    let Stand::Granted { fence } = second.stand("a", before).await else { panic!("its turn") };
+    let TicketStatus::Granted { fence } = second.stand("a", before).await else {
+        panic!("its turn")
+    };
     assert_eq!(second.write(&claim(before, fence), 1, b"before").await, Edited::Done);
     second.leave("a", before).await;
     let elsewhere = Hand { store: there, ..third.clone() };

@@ -1,10 +1,11 @@
 //! Who checks the checks? Stores with a bug planted in them, each of which a case must find.
 
 use lockkeeper::{
-    Capabilities, Line, Name, SessionId, Store, StoreError, TicketId,
+    Capabilities, Line, Name, Store, StoreError, TicketId,
     store::{
-        AnyStore, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look, Manner,
-        Open, Renewal, Stand, StoreId, StoreResult, Terms, TicketDigest, Which, memory::Memory,
+        AnyStore, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope, Manner,
+        Open, PollScope, Renewal, SessionId, StoreId, StoreResult, Terms, TicketDigest,
+        TicketStatus, memory::Memory,
     },
 };
 use std::{
@@ -169,8 +170,8 @@ impl Bent {
 }
 
 impl Store for Bent {
-    fn kind(&self) -> &'static str {
-        self.inner.kind()
+    fn scheme(&self) -> &'static str {
+        self.inner.scheme()
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -241,11 +242,11 @@ impl Store for Bent {
     async fn poll(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        which: PollScope,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         let mut stands = self.inner.poll(session, which).await?;
         for (_, _, stand) in &mut stands {
-            if let Stand::Granted { fence } = stand {
+            if let TicketStatus::Granted { fence } = stand {
                 *fence = self.fence(*fence);
             }
         }
@@ -254,7 +255,7 @@ impl Store for Bent {
 
     async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
         if self.has(Bug::Deaf) {
-            to.look(None);
+            to.recheck(None);
             return std::future::pending().await;
         }
         self.inner.hints(session, to).await
@@ -280,20 +281,20 @@ impl Store for Bent {
         self.inner.leave(ask).await
     }
 
-    async fn annotate(&self, mut edit: Edit) -> StoreResult<Edited> {
+    async fn set_label(&self, mut edit: Edit) -> StoreResult<Edited> {
         if self.has(Bug::LastEditWins) {
             edit.edit = self.next() + 1_000;
         }
-        self.inner.annotate(edit).await
+        self.inner.set_label(edit).await
     }
 
-    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
-        let mut lines = self.inner.look(which).await?;
+    async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
+        let mut lines = self.inner.list(which).await?;
         for ticket in lines.iter_mut().flat_map(|line| &mut line.tickets) {
             ticket.fence = ticket.fence.map(|fence| self.fence(fence));
             if self.has(Bug::ShowsSecrets) {
                 let secrets = self.secrets.lock().unwrap();
-                ticket.note = secrets.first().map(|s| s.to_bytes().to_vec()).unwrap_or_default();
+                ticket.label = secrets.first().map(|s| s.to_bytes().to_vec()).unwrap_or_default();
             }
         }
         Ok(lines)

@@ -2,8 +2,8 @@
 //! is full, sessions that nobody renews or that several handles act for.
 
 use lockkeeper::{
-    Keeper, Mode, Name, Store as _, TicketId, Trouble,
-    store::{Entered, Manner, Renewal, Stand},
+    ErrorKind, Keeper, Mode, Name, Store as _, TicketId,
+    store::{Entered, Manner, Renewal, TicketStatus},
 };
 use redis::{FromRedisValue, Value};
 use std::{
@@ -102,7 +102,7 @@ async fn every_handle_sees_all_tickets_of_a_session() {
         there.leave("b", claim.ticket).await;
         assert_eq!((here.all().await.len(), there.all().await.len()), (2, 2));
         there.close().await;
-        assert!(one.look("").await.expect("a look").is_empty());
+        assert!(one.list("").await.expect("a look").is_empty());
     }
 }
 
@@ -191,7 +191,7 @@ async fn a_renewal_is_one_request_whatever_there_is_to_sweep() {
     .await;
     assert!(hand.check(&alive).await);
     assert_eq!(witness.ask::<u64>(&["HLEN", "lk:{0}:s"]).await, 3, "one session and the clock");
-    assert_eq!(keeper.look("").await.expect("a look").len(), 2);
+    assert_eq!(keeper.list("").await.expect("a look").len(), 2);
 }
 
 /// Programs that are done before their first renewal clear away what others like them have left.
@@ -234,9 +234,9 @@ async fn names_that_are_free_again_leave_nothing_and_cost_a_look_nothing() {
         assert_eq!(size(n).await, first, "keys and their members after {n} names");
     }
     hand.take("held").await;
-    assert!(keeper.look_at("held").await.expect("a look").is_some(), "and the script is known");
+    assert!(keeper.get("held").await.expect("a look").is_some(), "and the script is known");
     witness.ask::<Value>(&["CONFIG", "RESETSTAT"]).await;
-    assert_eq!(keeper.look("").await.expect("a look").len(), 1);
+    assert_eq!(keeper.list("").await.expect("a look").len(), 1);
     assert_eq!(witness.scripts().await, 1);
 }
 
@@ -250,9 +250,9 @@ async fn a_look_through_many_lines_reads_each_of_them_once() {
     for n in 0..LINES {
         hand.take(&format!("name {n}")).await;
     }
-    assert!(keeper.look_at("name 7").await.expect("a look").is_some(), "and the script is known");
+    assert!(keeper.get("name 7").await.expect("a look").is_some(), "and the script is known");
     witness.ask::<Value>(&["CONFIG", "RESETSTAT"]).await;
-    let lines = keeper.look("").await.expect("a look");
+    let lines = keeper.list("").await.expect("a look");
     assert!(lines.is_sorted_by(|a, b| a.name < b.name));
     assert_eq!(lines.len(), LINES);
     let scripts = witness.scripts().await;
@@ -298,13 +298,13 @@ async fn names_like_our_own_keys_are_names_like_others() {
         witness.ask::<Vec<String>>(&["KEYS", "*"]).await.len(),
         before + 2 + 2 * NAMES.len()
     );
-    assert_eq!(keeper.look("").await.expect("a look").len(), NAMES.len());
-    assert_eq!(keeper.look("@").await.expect("a look").len(), 2);
+    assert_eq!(keeper.list("").await.expect("a look").len(), NAMES.len());
+    assert_eq!(keeper.list("@").await.expect("a look").len(), 2);
     for claim in &claims {
         assert!(one.check(claim).await, "{:?} is held", claim.name);
         one.leave(claim.name.as_str(), claim.ticket).await;
     }
-    assert!(keeper.look("").await.expect("a look").is_empty());
+    assert!(keeper.list("").await.expect("a look").is_empty());
 }
 
 /// A server that is emptied while a client connects must not be left with half of what the client has written.
@@ -385,7 +385,7 @@ async fn a_session_with_many_tickets_is_looked_through_in_pieces() {
     let scripts = witness.scripts().await;
     assert!((10..100).contains(&scripts), "{scripts} scripts for 3000 lines");
     hand.close().await;
-    assert_eq!(keeper.look("name").await.expect("a look").len(), 0);
+    assert_eq!(keeper.list("name").await.expect("a look").len(), 0);
 }
 
 /// A lock that is kept closed after its release is not opened by a late copy of its enter.
@@ -397,9 +397,9 @@ async fn a_late_copy_of_an_enter_does_not_undo_a_hold() {
     let claim = hand.take("a").await;
     hand.leave_as("a", claim.ticket, Some(LONG), true).await;
     let late = hand.enter("a", claim.ticket, Mode::Exclusive, Manner::Queue).await;
-    assert_eq!(late.expect_err("it was left").trouble, Trouble::TicketClosed);
-    assert_eq!(hand.stand("a", claim.ticket).await, Stand::Gone);
-    let line = keeper.look_at("a").await.expect("a look").expect("it is kept closed");
+    assert_eq!(late.expect_err("it was left").kind, ErrorKind::TicketClosed);
+    assert_eq!(hand.stand("a", claim.ticket).await, TicketStatus::Gone);
+    let line = keeper.get("a").await.expect("a look").expect("it is kept closed");
     assert!(line.tickets.len() == 1 && line.tickets[0].owner.is_none());
 }
 
@@ -416,7 +416,7 @@ async fn anothers_ticket_id_gives_no_rights() {
     }
     other.leave_as("a", claim.ticket, None, true).await;
     assert!(owner.check(&claim).await);
-    assert_eq!(keeper.look_at("a").await.expect("a look").expect("held").tickets.len(), 1);
+    assert_eq!(keeper.get("a").await.expect("a look").expect("held").tickets.len(), 1);
 }
 
 /// A server that is full of other things refuses new locks and keeps the old ones.
@@ -428,7 +428,7 @@ async fn a_full_server_keeps_its_locks() {
     let claim = hand.take("a").await;
     witness.ask::<Value>(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let refused = hand.enter("b", TicketId::random(), Mode::Exclusive, Manner::Queue).await;
-    assert_eq!(refused.expect_err("the server is full").trouble, Trouble::Unavailable);
+    assert_eq!(refused.expect_err("the server is full").kind, ErrorKind::Unavailable);
     assert!(matches!(hand.store.renew(hand.session).await, Ok(Renewal::Renewed { .. })));
     assert!(hand.check(&claim).await);
     hand.leave("a", claim.ticket).await;

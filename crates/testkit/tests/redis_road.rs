@@ -1,7 +1,7 @@
 //! What becomes of locks when the way to a Redis server is bad: connections that hang, servers that
 //! cannot be reached, addresses behind which nobody speaks.
 
-use lockkeeper::{Error, Health, Keeper, Trouble};
+use lockkeeper::{Error, ErrorKind, Health, Keeper};
 use servers::Way;
 use std::{
     net::TcpListener,
@@ -46,12 +46,12 @@ async fn many_who_ask_an_unreachable_server_wait_together_not_one_after_the_othe
     let asks: Vec<_> = (0..20)
         .map(|_| {
             let keeper = keeper.clone();
-            tokio::spawn(async move { keeper.look_at("a").await })
+            tokio::spawn(async move { keeper.get("a").await })
         })
         .collect();
     for ask in asks {
         let e = ask.await.expect("no panic").expect_err("nobody is there");
-        assert!(matches!(&e, Error::Store(e) if e.trouble == Trouble::Unavailable));
+        assert!(matches!(&e, Error::Store(e) if e.kind == ErrorKind::Unavailable));
     }
     let took = began.elapsed();
     assert!(took < Duration::from_secs(25), "the last was told after {took:?}");
@@ -107,7 +107,7 @@ async fn what_keeps_a_client_out_is_said_once_with_the_address_or_the_remedy() {
     {
         let e = Keeper::connect(&server.url().replacen("://", &format!("://{user}"), 1)).await;
         let e = e.expect_err("the password is missing or wrong");
-        assert!(matches!(&e, Error::Store(e) if e.trouble == Trouble::Denied), "{e:?}");
+        assert!(matches!(&e, Error::Store(e) if e.kind == ErrorKind::Denied), "{e:?}");
         let words = all_words(&e);
         assert!(words.matches("password").count() <= 2 && words.contains(once), "{words}");
         assert!(!words.contains("NOAUTH") && !words.contains("WRONGPASS"), "{words}");

@@ -2,7 +2,7 @@
 //! show, which has such a server among its subjects; here is what happens when something is not right.
 
 use anyhow::{Context as _, Result, ensure};
-use lockkeeper::{Error, Keeper, StoreError, Trouble};
+use lockkeeper::{Error, ErrorKind, Keeper, StoreError};
 use servers::{REDIS, REDIS_CLUSTER, REDIS_RIGHTS, REDIS_TLS, REDLOCK, Recipe, Running};
 use std::{error::Error as StdError, process::ExitCode, time::Duration};
 use testkit::{trials, world::soon};
@@ -103,14 +103,14 @@ async fn a_server_of_another_authority_is_not_trusted(g: Guarded) -> Result<()> 
     let stranger = g.url().replace("ca%2Epem", "stranger%2Epem");
     ensure!(stranger != g.url());
     let e = refusal(&stranger).await?;
-    ensure!(e.trouble == Trouble::Misconfigured && e.what.contains("not trusted"), "{e}");
+    ensure!(e.kind == ErrorKind::Misconfigured && e.what.contains("not trusted"), "{e}");
     ensure!(e.what.contains("tls_ca="), "{e}");
     Ok(())
 }
 
 async fn a_client_without_a_certificate_is_told_that_one_is_asked_for(g: Guarded) -> Result<()> {
     let e = refusal(&g.url_without(&["tls_cert", "tls_key"])).await?;
-    ensure!(e.trouble == Trouble::Misconfigured && e.what.contains("tls_cert="), "{e}");
+    ensure!(e.kind == ErrorKind::Misconfigured && e.what.contains("tls_cert="), "{e}");
     let Err(Error::Url(e)) = Keeper::connect(&g.url_without(&["tls_key"])).await else {
         anyhow::bail!("half a certificate is none");
     };
@@ -128,7 +128,7 @@ async fn a_server_that_asks_for_no_certificate_needs_none(g: Guarded) -> Result<
 async fn a_plain_connection_to_a_port_with_tls_ends_in_an_error(g: Guarded) -> Result<()> {
     let e = refusal(&format!("redis://127.0.0.1:{}", g.server.ports()[0])).await?;
     ensure!(
-        e.trouble == Trouble::Unavailable && e.what.contains("cannot connect to 127.0.0.1:"),
+        e.kind == ErrorKind::Unavailable && e.what.contains("cannot connect to 127.0.0.1:"),
         "{e}"
     );
     Ok(())
@@ -140,7 +140,7 @@ async fn the_password_can_come_from_a_file(g: Guarded) -> Result<()> {
     let url = g.url().replace(&format!(":{}@", PASSWORD[1]), "@");
     ensure!(url != g.url());
     let denied = refusal(&url).await?;
-    ensure!(denied.trouble == Trouble::Denied, "{denied}");
+    ensure!(denied.kind == ErrorKind::Denied, "{denied}");
     let keeper = Keeper::connect(&format!("{url}&password_file={}", file.path().display())).await?;
     keeper.lock("a").try_now().await?.context("free")?.release().await?;
     Ok(())
@@ -148,7 +148,7 @@ async fn the_password_can_come_from_a_file(g: Guarded) -> Result<()> {
 
 async fn a_wrong_password_is_denied_and_not_repeated(g: Guarded) -> Result<()> {
     let e = refusal(&g.url().replace(PASSWORD[1], "wrong%20horse")).await?;
-    ensure!(e.trouble == Trouble::Denied && e.what.contains("password"), "{e}");
+    ensure!(e.kind == ErrorKind::Denied && e.what.contains("password"), "{e}");
     Ok(())
 }
 
@@ -156,7 +156,7 @@ async fn who_lacks_a_right_is_told_which(g: Guarded) -> Result<()> {
     for right in ["info", "evalsha"] {
         g.admin(&format!("ACL SETUSER lockkeeper -{right}")).await?;
         let e = refusal(&g.url()).await?;
-        ensure!(e.trouble == Trouble::Denied && e.what.contains(right), "{right}: {e}");
+        ensure!(e.kind == ErrorKind::Denied && e.what.contains(right), "{right}: {e}");
         ensure!(e.what.contains("docs/redis.md"), "{e}");
         g.admin(&format!("ACL SETUSER lockkeeper +{right}")).await?;
     }
@@ -171,7 +171,7 @@ async fn who_lacks_a_right_within_a_script_is_denied(g: Guarded) -> Result<()> {
     for right in ["zadd", "hset", "time"] {
         g.admin(&format!("ACL SETUSER lockkeeper -{right}")).await?;
         let e = refusal(&g.url()).await?;
-        ensure!(e.trouble == Trouble::Denied && e.what.contains("docs/redis.md"), "{right}: {e}");
+        ensure!(e.kind == ErrorKind::Denied && e.what.contains("docs/redis.md"), "{right}: {e}");
         g.admin(&format!("ACL SETUSER lockkeeper +{right}")).await?;
     }
     let keeper = Keeper::connect(&g.url()).await?;
@@ -181,7 +181,7 @@ async fn who_lacks_a_right_within_a_script_is_denied(g: Guarded) -> Result<()> {
 
 async fn keys_of_others_are_out_of_reach(g: Guarded) -> Result<()> {
     let e = refusal(&format!("{}&prefix=other", g.url())).await?;
-    ensure!(e.trouble == Trouble::Denied && e.what.contains("keys"), "{e}");
+    ensure!(e.kind == ErrorKind::Denied && e.what.contains("keys"), "{e}");
     Ok(())
 }
 
@@ -233,7 +233,7 @@ async fn the_documented_rights_suffice_for_the_other_urls(_: Guarded) -> Result<
         let guard = one.lock("NAMES/a").try_now().await?.context("free")?;
         ensure!(two.lock("NAMES/a").try_now().await?.is_none());
         guard.extend(Duration::from_secs(5)).await?;
-        ensure!(two.check(&guard.sequencer()).await? && two.look("NAMES").await?.len() == 1);
+        ensure!(two.check(&guard.sequencer()).await? && two.list("NAMES").await?.len() == 1);
         ensure!(two.evict("NAMES/a", guard.ticket()).await?);
         let waiter = tokio::spawn(two.lock("NAMES/a").unfair().into_future());
         soon("a grant", waiter).await??.release().await?;

@@ -176,7 +176,7 @@ async fn they_stand_in_one_line_in_the_order_they_came(c: &Company) -> Result<()
         for later in &mut line[at + 1..] {
             assert!(later.is_silent().await, "two at once");
         }
-        let seen = witness.look_at(&c.name).await?.context("a line")?;
+        let seen = witness.get(&c.name).await?.context("a line")?;
         assert_eq!((seen.tickets.len(), seen.holders().count()), (line.len() - at, 1));
         line[at].release().await;
     }
@@ -270,16 +270,16 @@ async fn theirs_can_be_seen_and_evicted(c: &Company) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper().await?, c.theirs().await);
     theirs.tell(&c.words("take")).await;
     theirs.expect("granted").await;
-    let line = keeper.look_at(&c.name).await?.context("a line")?;
+    let line = keeper.get(&c.name).await?.context("a line")?;
     let [ticket] = &line.tickets[..] else { anyhow::bail!("{line:?}") };
-    assert_eq!((ticket.note.as_slice(), &ticket.owner), (&b"theirs"[..], &Some(Owner::default())));
+    assert_eq!((ticket.label.as_slice(), &ticket.owner), (&b"theirs"[..], &Some(Owner::default())));
     assert!(ticket.fence.is_some());
     assert!(ticket.entered_ago < LONG && ticket.ends_in.is_zero(), "{ticket:?}");
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let lock = keeper.lock(&c.name).on_wait(move |wait| drop(tell.send(wait.holder.clone())));
     let waiter = tokio::spawn(lock.into_future());
     let holder = soon("word of who holds it", told.recv()).await.flatten().context("a holder")?;
-    assert_eq!((holder.owner, holder.note), (Owner::default(), b"theirs".to_vec()));
+    assert_eq!((holder.owner, holder.label), (Owner::default(), b"theirs".to_vec()));
     assert!(keeper.evict(&c.name, ticket.id).await?);
     let guard = soon("our turn", waiter).await??;
     assert!(Some(guard.fence()) > ticket.fence);

@@ -10,7 +10,7 @@ use crate::{
     stats::{figure, median, millis, percentile},
 };
 use anyhow::{Result, bail};
-use lockkeeper::{Keeper, clock::Moment};
+use lockkeeper::{Keeper, store::clock::Moment};
 use servers::{ETCD, Running};
 use std::{
     sync::{

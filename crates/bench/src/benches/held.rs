@@ -89,7 +89,7 @@ impl Holder {
     }
 }
 
-fn millis_since(began: lockkeeper::clock::Moment) -> f64 {
+fn millis_since(began: lockkeeper::store::clock::Moment) -> f64 {
     millis(now().as_nanos() - began.as_nanos())
 }
 

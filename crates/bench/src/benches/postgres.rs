@@ -145,7 +145,7 @@ async fn hand_overs(url: &str, name: &str) -> Result<(f64, Vec<f64>)> {
         let next = keepers[at % 2].clone();
         let waiter = next.lock(name).into_future();
         let waiter = tokio::spawn(async move { (waiter.await, now()) });
-        while next.look_at(name).await?.is_none_or(|line| line.tickets.len() < 2) {
+        while next.get(name).await?.is_none_or(|line| line.tickets.len() < 2) {
             tokio::task::yield_now().await;
         }
         // Either keeper's first release is a cold one.

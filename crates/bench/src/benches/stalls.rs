@@ -15,7 +15,7 @@ use crate::{
     stats::{figure, max, millis},
 };
 use anyhow::Result;
-use lockkeeper::{Keeper, clock::Moment};
+use lockkeeper::{Keeper, store::clock::Moment};
 use std::{
     path::PathBuf,
     sync::{

@@ -11,7 +11,7 @@ use crate::{
     server,
 };
 use anyhow::{Result, ensure};
-use lockkeeper::SessionId;
+use lockkeeper::store::SessionId;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ProtocolVersion, Script, aio::MultiplexedConnection,
 };
@@ -24,7 +24,7 @@ const LEAVE: &str = include_str!("../../../lockkeeper/src/store/redis/leave.lua"
 const COMPARE_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
 
-const PLAIN: u32 = lockkeeper::PLAIN;
+const PLAIN_CAPACITY: u32 = lockkeeper::store::PLAIN_CAPACITY;
 /// On the server's clock, in microseconds: never.
 const DEADLINE: i64 = 1 << 52;
 /// The line by which the floor is compared with the library.
@@ -90,7 +90,7 @@ impl Scripts {
 
     fn enter(&self, ticket: &str) -> Cmd {
         let mut enter = self.enter.clone();
-        enter.arg(ticket).arg(&self.session).arg(0).arg(PLAIN).arg(PLAIN).arg(1);
+        enter.arg(ticket).arg(&self.session).arg(0).arg(PLAIN_CAPACITY).arg(PLAIN_CAPACITY).arg(1);
         enter.arg(DEADLINE).arg(LINE_MAX).arg("");
         enter
     }

@@ -31,7 +31,7 @@ const LEAVE: &str =
 
 const NAME: &str = "floor";
 const OWNER: [u8; 16] = [7; 16];
-const PLAIN: u32 = lockkeeper::PLAIN;
+const PLAIN_CAPACITY: u32 = lockkeeper::store::PLAIN_CAPACITY;
 
 /// How much of the library's work the floor does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +123,8 @@ impl Floor {
 
     fn insert(&self, id: [u8; 16], number: i64) -> Result<()> {
         let note: &[u8] = &[];
-        let row = params![NAME, number, id, OWNER, PLAIN, PLAIN, number, 1, 1, note];
+        let row =
+            params![NAME, number, id, OWNER, PLAIN_CAPACITY, PLAIN_CAPACITY, number, 1, 1, note];
         self.c.prepare_cached(INSERT)?.execute(row)?;
         Ok(())
     }

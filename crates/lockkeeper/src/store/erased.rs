@@ -1,14 +1,16 @@
 //! The object-safe twin of [`Store`], so that a keeper is not generic over its store.
 
 use super::{
-    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
-    Open, Renewal, Stand, Store, StoreId, StoreResult, Terms, Which,
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
+    Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
 };
 use crate::{
     error::StoreError,
-    line::Line,
-    name::Name,
-    ticket::{Mode, SessionId, TicketId},
+    model::{
+        line::Line,
+        name::Name,
+        ticket::{Mode, SessionId, TicketId},
+    },
 };
 use std::{fmt, pin::Pin, sync::Arc};
 
@@ -18,7 +20,7 @@ pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 macro_rules! twin {
     ($( $op:ident ( $($arg:ident : $ty:ty),* ) -> $out:ty; )*) => {
         trait Erased: Send + Sync + 'static {
-            fn kind(&self) -> &'static str;
+            fn scheme(&self) -> &'static str;
             fn capabilities(&self) -> Capabilities;
             fn id(&self) -> StoreId;
             fn blind_spots(&self) -> Option<&'static str>;
@@ -31,7 +33,7 @@ macro_rules! twin {
         }
 
         impl<S: Store> Erased for S {
-            fn kind(&self) -> &'static str { Store::kind(self) }
+            fn scheme(&self) -> &'static str { Store::scheme(self) }
             fn capabilities(&self) -> Capabilities { Store::capabilities(self) }
             fn id(&self) -> StoreId { Store::id(self) }
             fn blind_spots(&self) -> Option<&'static str> { Store::blind_spots(self) }
@@ -58,7 +60,7 @@ macro_rules! twin {
         }
 
         impl Store for AnyStore {
-            fn kind(&self) -> &'static str { self.0.kind() }
+            fn scheme(&self) -> &'static str { self.0.scheme() }
             fn capabilities(&self) -> Capabilities { self.0.capabilities() }
             fn id(&self) -> StoreId { self.0.id() }
             fn blind_spots(&self) -> Option<&'static str> { self.0.blind_spots() }
@@ -85,11 +87,11 @@ twin! {
     renew(session: SessionId) -> StoreResult<Renewal>;
     close(session: SessionId) -> StoreResult<()>;
     enter(ask: Enter) -> StoreResult<Entered>;
-    poll(session: SessionId, which: Which) -> StoreResult<Vec<(Name, TicketId, Stand)>>;
+    poll(session: SessionId, which: PollScope) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>>;
     hints(session: SessionId, to: Arc<dyn Hints>) -> StoreError;
     leave(ask: Leave) -> StoreResult<Left>;
-    annotate(edit: Edit) -> StoreResult<Edited>;
-    look(which: Look) -> StoreResult<Vec<Line>>;
+    set_label(edit: Edit) -> StoreResult<Edited>;
+    list(which: ListScope) -> StoreResult<Vec<Line>>;
     check(claim: Claim) -> StoreResult<bool>;
     read(name: Name) -> StoreResult<Option<Cell>>;
     write(edit: Edit) -> StoreResult<Edited>;
@@ -110,6 +112,6 @@ impl AnyStore {
 
 impl fmt::Debug for AnyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AnyStore({} {})", self.0.kind(), self.0.id())
+        write!(f, "AnyStore({} {})", self.0.scheme(), self.0.id())
     }
 }

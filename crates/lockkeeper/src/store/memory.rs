@@ -12,23 +12,26 @@
 //! them with the last of these keepers.
 
 use super::{
-    Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Holder, LOOK_MAX, Leave, Left,
-    Look, Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms,
-    TicketDigest, Wait, Which,
+    Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Holder, LIST_MAX, Leave, Left,
+    ListScope, Manner, Open, PollScope, Renewal, STRAY_MAX, Store, StoreId, StoreResult, Terms,
+    TicketDigest, TicketStatus, Wait,
 };
 use crate::{
     clock::{Clock, Moment},
-    error::{StoreError, Trouble},
-    line::{Front, LINE_MAX, Line, Standing, Ticket, settle},
-    name::Name,
-    ticket::{Mode, Owner, Place, SessionId, TicketId},
+    error::{ErrorKind, StoreError},
+    model::{
+        line::{Front, LINE_MAX, Line, LineRow, Ticket, settle},
+        name::Name,
+        ticket::{Mode, Owner, Place, SessionId, TicketId},
+    },
+    sync::Mutex,
 };
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     convert::Infallible,
     fmt,
     ops::Bound,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, MutexGuard, Weak},
 };
 
 const KIND: &str = "memory";
@@ -59,7 +62,7 @@ impl Memory {
     /// The store that every caller with this name shares.
     pub fn named(name: &str) -> Arc<Self> {
         static NAMED: Mutex<BTreeMap<String, Weak<Memory>>> = Mutex::new(BTreeMap::new());
-        let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut named = NAMED.lock();
         if let Some(store) = named.get(name).and_then(Weak::upgrade) {
             return store;
         }
@@ -72,8 +75,7 @@ impl Memory {
     /// Runs one operation under the lock, then drops the hints it gave rise to.
     fn with<T>(&self, operation: impl FnOnce(&mut State, Moment) -> T) -> T {
         let (out, news) = {
-            let mut state: MutexGuard<'_, State> =
-                self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state: MutexGuard<'_, State> = self.state.lock();
             state.wall = self.clock.wall_micros();
             let out = operation(&mut state, self.clock.now());
             (out, std::mem::take(&mut state.news))
@@ -145,7 +147,7 @@ struct Spot {
     dead_at: Moment,
 }
 
-impl Standing for Spot {
+impl LineRow for Spot {
     fn weight(&self) -> u32 {
         self.weight
     }
@@ -286,18 +288,18 @@ impl State {
         let holder = rows.first().and_then(|row| {
             let owner = self.sessions.get(&row.session?)?.owner.clone();
             let held_for = Some(now.saturating_since(row.granted?));
-            Some(Holder { owner, note: row.note.clone(), held_for })
+            Some(Holder { owner, label: row.note.clone(), held_for })
         });
         Wait { ahead, holder, recheck: front.recheck(now) }
     }
 
-    fn stand(&mut self, place: &Place, now: Moment) -> Stand {
+    fn stand(&mut self, place: &Place, now: Moment) -> TicketStatus {
         let Place { session, name, ticket } = place;
         let front = self.settle(name, now);
         match self.row(name, *ticket).filter(|(_, row)| row.session == Some(*session)) {
-            None => Stand::Gone,
-            Some((_, Row { fence: Some(fence), .. })) => Stand::Granted { fence: *fence },
-            Some((ahead, _)) => Stand::Waiting(self.wait(name, ahead, &front, now)),
+            None => TicketStatus::Gone,
+            Some((_, Row { fence: Some(fence), .. })) => TicketStatus::Granted { fence: *fence },
+            Some((ahead, _)) => TicketStatus::Waiting(self.wait(name, ahead, &front, now)),
         }
     }
 
@@ -309,13 +311,13 @@ impl State {
             return Err(StoreError::session_over(KIND));
         }
         match standing {
-            Stand::Granted { fence } => return Ok(Entered::Granted { fence }),
-            Stand::Waiting(wait) => return Ok(Entered::Queued(wait)),
-            Stand::Gone => {}
+            TicketStatus::Granted { fence } => return Ok(Entered::Granted { fence }),
+            TicketStatus::Waiting(wait) => return Ok(Entered::Queued(wait)),
+            TicketStatus::Gone => {}
         }
         if self.closed.contains_key(&(session, ticket)) {
             let what = "the ticket was closed before this request came";
-            return Err(StoreError::not_applied(KIND, Trouble::TicketClosed, what));
+            return Err(StoreError::not_applied(KIND, ErrorKind::TicketClosed, what));
         }
         let ahead = self.lines.get(&name).map_or(0, Vec::len);
         let capacity = ask.mode.capacity();
@@ -323,7 +325,7 @@ impl State {
             && line != capacity
         {
             let what = format!("the line has capacity {line}, not {capacity}");
-            return Err(StoreError::not_applied(KIND, Trouble::Capacity(line), what));
+            return Err(StoreError::not_applied(KIND, ErrorKind::Capacity(line), what));
         }
         let fits = ahead == 0 || front.fits(ask.mode.weight());
         if !fits && ask.manner == Manner::Contend {
@@ -331,7 +333,7 @@ impl State {
         }
         if ahead >= LINE_MAX {
             let what = format!("{LINE_MAX} tickets stand in the line already");
-            return Err(StoreError::not_applied(KIND, Trouble::Full, what));
+            return Err(StoreError::not_applied(KIND, ErrorKind::Full, what));
         }
         let row = Row {
             id: ticket,
@@ -341,7 +343,7 @@ impl State {
             entered: now,
             granted: None,
             hold_until: Moment::NEVER,
-            note: ask.note,
+            note: ask.label,
             note_edit: 0,
             cell_edit: 0,
         };
@@ -398,7 +400,7 @@ impl State {
                 mode: row.mode,
                 fence: row.fence,
                 owner: row.session.and_then(|s| Some(self.sessions.get(&s)?.owner.clone())),
-                note: row.note.clone(),
+                label: row.note.clone(),
                 entered_ago: now.saturating_since(row.entered),
                 granted_ago: row.granted.map(|at| now.saturating_since(at)),
                 ends_in: self.dead_at(row).saturating_since(now),
@@ -410,7 +412,7 @@ impl State {
 }
 
 impl Store for Memory {
-    fn kind(&self) -> &'static str {
+    fn scheme(&self) -> &'static str {
         KIND
     }
 
@@ -473,12 +475,12 @@ impl Store for Memory {
     async fn poll(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        which: PollScope,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         Ok(self.with(|state, now| {
             let tickets = match which {
-                Which::These(tickets) => tickets,
-                Which::All => {
+                PollScope::These(tickets) => tickets,
+                PollScope::All => {
                     let life = state.sessions.get(&session);
                     let all = life.into_iter().flat_map(|life| &life.tickets);
                     all.map(|(ticket, name)| (name.clone(), *ticket)).collect()
@@ -499,7 +501,7 @@ impl Store for Memory {
                 life.hints = Some(Arc::clone(&to));
             }
         });
-        to.look(None);
+        to.recheck(None);
         std::future::pending().await
     }
 
@@ -512,7 +514,7 @@ impl Store for Memory {
         true
     }
 
-    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+    async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
         Ok(self.with(|state, now| {
             let Some(row) = state.held(&edit.place, now) else { return Edited::NotHeld };
             if edit.edit > row.note_edit {
@@ -522,10 +524,10 @@ impl Store for Memory {
         }))
     }
 
-    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+    async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
         Ok(self.with(|state, now| match which {
-            Look::Exact(name) => state.show(&name, now).into_iter().collect(),
-            Look::Prefix { prefix, after } => {
+            ListScope::Exact(name) => state.show(&name, now).into_iter().collect(),
+            ListScope::Prefix { prefix, after } => {
                 let from = match &after {
                     Some(name) if name.as_str() >= prefix.as_str() => {
                         Bound::Excluded(name.as_str())
@@ -534,7 +536,7 @@ impl Store for Memory {
                 };
                 let names = state.lines.range::<str, _>((from, Bound::Unbounded)).map(|(n, _)| n);
                 let within = names.take_while(|n| n.as_str().starts_with(&prefix));
-                within.filter_map(|n| state.show(n, now)).take(LOOK_MAX).collect()
+                within.filter_map(|n| state.show(n, now)).take(LIST_MAX).collect()
             }
         }))
     }

@@ -20,13 +20,10 @@
 //!
 //! [`memory::Memory`] is the reference: read it first.
 
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod doubts;
+mod common;
 mod erased;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod fast;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -38,22 +35,28 @@ pub mod redis;
 pub mod redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(feature = "_tls")]
-mod tls;
-#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
-mod together;
 pub(crate) mod url;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
+/// The clock that sessions and stores are measured on; tests set their own.
+pub mod clock {
+    pub use crate::clock::*;
+}
+pub use crate::model::{
+    admission, line,
+    ticket::{PLAIN_CAPACITY, Place, SessionId},
+};
 pub use erased::AnyStore;
 pub use url::{absolute, migration};
 
 use crate::{
     error::StoreError,
-    line::Line,
-    name::Name,
-    ticket::{Mode, Owner, Place, SessionId, TicketId},
+    model::{
+        line::Line,
+        name::Name,
+        ticket::{Mode, Owner, TicketId},
+    },
 };
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -63,8 +66,8 @@ pub type StoreResult<T> = std::result::Result<T, StoreError>;
 /// The longest value of a cell, in bytes.
 pub const CELL_MAX: usize = 65_536;
 
-/// The most lines that one [`look`](Store::look) returns.
-pub const LOOK_MAX: usize = 1_000;
+/// The most lines that one [`list`](Store::look) returns.
+pub const LIST_MAX: usize = 1_000;
 
 /// What a store can do. Plain facts: the conformance suite holds a store to each one it claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,8 +252,8 @@ pub struct Enter {
     pub mode: Mode,
     /// In line or not at all.
     pub manner: Manner,
-    /// What others shall read beside the ticket: at most [`NOTE_MAX`](crate::NOTE_MAX) bytes.
-    pub note: Vec<u8>,
+    /// What others shall read beside the ticket: at most [`LABEL_MAX`](crate::LABEL_MAX) bytes.
+    pub label: Vec<u8>,
 }
 
 /// The answer to an enter.
@@ -296,14 +299,14 @@ pub struct Holder {
     /// Who.
     pub owner: Owner,
     /// The label of the ticket.
-    pub note: Vec<u8>,
+    pub label: Vec<u8>,
     /// For how long already; `None` if the store has not noted when the lock came to it.
     pub held_for: Option<Duration>,
 }
 
 /// How a ticket stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stand {
+pub enum TicketStatus {
     /// It is granted.
     Granted {
         /// The number of the grant.
@@ -317,7 +320,7 @@ pub enum Stand {
 
 /// Which tickets of a session to poll.
 #[derive(Clone, Debug)]
-pub enum Which {
+pub enum PollScope {
     /// These, and no others.
     These(Vec<(Name, TicketId)>),
     /// All that the store has of this session, held and waiting.
@@ -332,7 +335,7 @@ pub struct Leave {
     /// Keep the lock closed for so long, as a hold that belongs to no session.
     pub keep: Option<Duration>,
     /// A copy of the enter may still be under way: note the ticket as closed, so that the copy is
-    /// refused when it comes ([`Trouble::TicketClosed`](crate::Trouble::TicketClosed)).
+    /// refused when it comes ([`ErrorKind::TicketClosed`](crate::ErrorKind::TicketClosed)).
     pub stray: bool,
 }
 
@@ -353,7 +356,7 @@ pub enum Left {
 
 /// Which lines to look at.
 #[derive(Clone, Debug)]
-pub enum Look {
+pub enum ListScope {
     /// The line of this name.
     Exact(Name),
     /// The lines whose names begin so, in the order of their bytes.
@@ -439,7 +442,7 @@ pub trait Hints: Send + Sync + 'static {
     ///
     /// A source calls it with `None` as soon as it (again) listens: what happened before is not
     /// known to it. Until the first such call the core polls often.
-    fn look(&self, ticket: Option<TicketId>);
+    fn recheck(&self, ticket: Option<TicketId>);
 }
 
 /// A place where lines live.
@@ -448,7 +451,7 @@ pub trait Hints: Send + Sync + 'static {
 /// that hold for every operation.
 pub trait Store: Send + Sync + 'static {
     /// The kind of store, as its URL scheme and error messages say it.
-    fn kind(&self) -> &'static str;
+    fn scheme(&self) -> &'static str;
 
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
@@ -473,8 +476,8 @@ pub trait Store: Send + Sync + 'static {
     fn poll(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> impl Future<Output = StoreResult<Vec<(Name, TicketId, Stand)>>> + Send;
+        which: PollScope,
+    ) -> impl Future<Output = StoreResult<Vec<(Name, TicketId, TicketStatus)>>> + Send;
 
     /// Drops hints for the session into `to`. Runs until its source breaks; the core starts it when
     /// the session first waits, and again, after a pause, when it has ended. A store without
@@ -496,12 +499,12 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Changes the note of a held ticket.
-    fn annotate(&self, edit: Edit) -> impl Future<Output = StoreResult<Edited>> + Send;
+    fn set_label(&self, edit: Edit) -> impl Future<Output = StoreResult<Edited>> + Send;
 
-    /// Shows lines, at most [`LOOK_MAX`] of them.
-    fn look(&self, which: Look) -> impl Future<Output = StoreResult<Vec<Line>>> + Send;
+    /// Shows lines, at most [`LIST_MAX`] of them.
+    fn list(&self, which: ListScope) -> impl Future<Output = StoreResult<Vec<Line>>> + Send;
 
-    /// What a [`look`](Self::look) by prefix does not show, as a noun phrase for people ("locks of
+    /// What a [`list`](Self::list) by prefix does not show, as a noun phrase for people ("locks of
     /// other libraries"); `None` if it shows every lock that excludes ours. Without it an empty
     /// listing would say that nothing is held.
     fn blind_spots(&self) -> Option<&'static str> {

@@ -140,7 +140,7 @@ fn a_late_hint_of_an_evicted_stay_does_not_grant_the_next_stay() {
         let (ticket, fence) = rig.with.withheld()[0];
         assert!(first.evict("x", ticket).await.unwrap());
         let third_holds = third_waits.await.unwrap().unwrap();
-        sink.look(None);
+        sink.recheck(None);
         until("the second waits again", async || waiters(&first, "x").await == 1).await;
         sink.granted(ticket, fence); // the hint arrives now
         turns().await;
@@ -181,8 +181,8 @@ fn several_locks_are_not_handed_out_when_one_was_lost_while_waiting() {
 fn the_release_of_an_inner_guard_reports_the_loss() {
     run(async || {
         let keeper = Keeper::builder().ttl(MINUTE).renew(OFTEN).over(Memory::new()).unwrap();
-        let outer = keeper.lock("x").owner("me").await.unwrap();
-        let inner = keeper.lock("x").owner("me").await.unwrap();
+        let outer = keeper.lock("x").reentrant_as("me").await.unwrap();
+        let inner = keeper.lock("x").reentrant_as("me").await.unwrap();
         assert!(keeper.evict("x", outer.ticket()).await.unwrap());
         assert_eq!(inner.lost().await, Loss::Evicted);
         for guard in [inner, outer] {
@@ -247,9 +247,9 @@ fn a_lost_guard_writes_nothing() {
         rig.clock.advance(2 * MINUTE);
         assert!(!guard.is_held());
         assert!(matches!(guard.write(b"late".to_vec()).await, Err(Error::Lost { .. })));
-        assert!(matches!(guard.annotate("late").await, Err(Error::Lost { .. })));
+        assert!(matches!(guard.set_label("late").await, Err(Error::Lost { .. })));
         assert_eq!(keeper.read("x").await.unwrap(), None);
-        let line = keeper.look_at("x").await.unwrap().expect("the lock-delay keeps it closed");
-        assert_eq!(line.tickets[0].note, b"before");
+        let line = keeper.get("x").await.unwrap().expect("the lock-delay keeps it closed");
+        assert_eq!(line.tickets[0].label, b"before");
     });
 }

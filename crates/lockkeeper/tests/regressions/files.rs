@@ -6,8 +6,7 @@ use crate::{
 };
 use lockkeeper::{
     Keeper,
-    clock::Clock,
-    store::{AnyStore, LOOK_MAX, sqlite::Sqlite},
+    store::{AnyStore, LIST_MAX, clock::Clock, sqlite::Sqlite},
 };
 use rustix::fs::FlockOperation;
 use std::{
@@ -65,14 +64,14 @@ fn a_listing_is_not_cut_short_by_dead_lines() {
         let dies = keeper(&folder.open_with(&clock), &clock, MINUTE);
         let dead = dies.lock("0000").await.unwrap();
         let mut guards = Vec::new();
-        for i in 1..=LOOK_MAX + 10 {
+        for i in 1..=LIST_MAX + 10 {
             guards.push(lives.lock(format!("{i:04}")).await.unwrap());
         }
         clock.advance(2 * MINUTE);
         assert!(!dead.is_held());
         let there = usize::try_from(rows(&folder.path())).unwrap();
         assert_eq!(there, guards.len() + 1, "the dead line is still in the file");
-        assert_eq!(lives.look("").await.unwrap().len(), guards.len());
+        assert_eq!(lives.list("").await.unwrap().len(), guards.len());
     });
 }
 
@@ -93,7 +92,7 @@ fn a_burst_of_rings_wakes_everybody() {
         let waiting: Vec<_> =
             (0..MANY).map(|i| in_background(second.lock(format!("{i}")))).collect();
         let all_wait = async || {
-            let lines = first.look("").await.unwrap();
+            let lines = first.list("").await.unwrap();
             lines.iter().map(|line| line.waiters().count()).sum::<usize>() == MANY
         };
         until("all wait", all_wait).await;

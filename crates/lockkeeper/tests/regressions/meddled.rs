@@ -2,11 +2,11 @@
 
 use crate::support::{HOUR, keeper, turns, until};
 use lockkeeper::{
-    Capabilities, Cell, Keeper, Line, Name, SessionId, Store, StoreError, TicketId, Trouble,
-    clock::Clock,
+    Capabilities, Cell, ErrorKind, Keeper, Line, Name, Store, StoreError, TicketId,
     store::{
-        AnyStore, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look, Open, Renewal,
-        Stand, StoreId, StoreResult, Terms, Which, memory::Memory,
+        AnyStore, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope, Open,
+        PollScope, Renewal, SessionId, StoreId, StoreResult, Terms, TicketStatus, clock::Clock,
+        memory::Memory,
     },
 };
 use std::sync::{
@@ -21,7 +21,7 @@ const KIND: &str = "meddled";
 #[derive(Default)]
 pub(crate) struct Door {
     calls: AtomicUsize,
-    trouble: Mutex<Option<Trouble>>,
+    kind: Mutex<Option<ErrorKind>>,
     shut: AtomicBool,
     held_up: AtomicUsize,
     opened: Notify,
@@ -40,12 +40,12 @@ impl Door {
 
     /// Whoever comes now fails, and nothing is carried out.
     pub(crate) fn fail(&self, fails: bool) {
-        self.fail_with(fails.then_some(Trouble::Unavailable));
+        self.fail_with(fails.then_some(ErrorKind::Unavailable));
     }
 
     /// The same, with this trouble.
-    pub(crate) fn fail_with(&self, trouble: Option<Trouble>) {
-        *self.trouble.lock().unwrap() = trouble;
+    pub(crate) fn fail_with(&self, kind: Option<ErrorKind>) {
+        *self.kind.lock().unwrap() = kind;
     }
 
     /// Whoever comes now is held up.
@@ -69,7 +69,7 @@ impl Door {
     }
 
     fn refuse(&self) -> StoreResult<()> {
-        let trouble = *self.trouble.lock().unwrap();
+        let trouble = *self.kind.lock().unwrap();
         trouble.map_or(Ok(()), |trouble| Err(StoreError::not_applied(KIND, trouble, "away")))
     }
 
@@ -84,7 +84,7 @@ impl Door {
 }
 
 fn away() -> StoreError {
-    StoreError::not_applied(KIND, Trouble::Unavailable, "away")
+    StoreError::not_applied(KIND, ErrorKind::Unavailable, "away")
 }
 
 /// What becomes of the store's hints.
@@ -199,7 +199,7 @@ impl Hints for Postman {
         match post {
             Post::Delivered => self.to.granted(ticket, fence),
             Post::Withheld => self.with.withheld.lock().unwrap().push((ticket, fence)),
-            Post::Vague => self.to.look(Some(ticket)),
+            Post::Vague => self.to.recheck(Some(ticket)),
         }
     }
 
@@ -214,13 +214,13 @@ impl Hints for Postman {
         self.to.freed(name);
     }
 
-    fn look(&self, ticket: Option<TicketId>) {
-        self.to.look(ticket);
+    fn recheck(&self, ticket: Option<TicketId>) {
+        self.to.recheck(ticket);
     }
 }
 
 impl Store for Meddled {
-    fn kind(&self) -> &'static str {
+    fn scheme(&self) -> &'static str {
         KIND
     }
 
@@ -263,10 +263,10 @@ impl Store for Meddled {
     async fn poll(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        which: PollScope,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         self.with.poll.knock()?;
-        if self.with.only_all.load(SeqCst) && !matches!(which, Which::All) {
+        if self.with.only_all.load(SeqCst) && !matches!(which, PollScope::All) {
             return Err(away());
         }
         let answer = Store::poll(&self.below, session, which).await;
@@ -285,12 +285,12 @@ impl Store for Meddled {
         Store::leave(&self.below, ask).await
     }
 
-    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
-        Store::annotate(&self.below, edit).await
+    async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
+        Store::set_label(&self.below, edit).await
     }
 
-    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
-        Store::look(&self.below, which).await
+    async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
+        Store::list(&self.below, which).await
     }
 
     async fn check(&self, claim: Claim) -> StoreResult<bool> {

@@ -5,9 +5,8 @@ use crate::{
     support::{HOUR, MINUTE, in_background, is_free, keeper, limited, run, turns, until, waiters},
 };
 use lockkeeper::{
-    Error, Keeper, Loss, Renew, Trouble,
-    clock::Clock,
-    store::{AnyStore, memory::Memory},
+    Error, ErrorKind, Keeper, Loss, Renew,
+    store::{AnyStore, clock::Clock, memory::Memory},
 };
 use std::time::Duration;
 
@@ -84,7 +83,7 @@ fn a_guard_that_outlives_its_runtime_frees_the_lock_when_dropped() {
         assert!(!guard.is_held());
         drop(guard);
         runtime().block_on(async {
-            let line = keeper().look_at("x").await.unwrap();
+            let line = keeper().get("x").await.unwrap();
             assert_eq!(line, None);
             assert!(keeper().lock("x").try_now().await.unwrap().is_some());
         });
@@ -116,8 +115,9 @@ fn close_returns_although_the_store_is_away() {
 /// up, and the line stayed closed for as long as the session lived.
 #[test]
 fn a_leave_is_repeated_whatever_its_trouble_while_the_session_lives() {
-    let troubles = [Trouble::Misconfigured, Trouble::Corrupt, Trouble::Full, Trouble::Denied];
-    for trouble in troubles.into_iter().chain([Trouble::Unavailable, Trouble::Other]) {
+    let troubles =
+        [ErrorKind::Misconfigured, ErrorKind::Corrupt, ErrorKind::Full, ErrorKind::Denied];
+    for trouble in troubles.into_iter().chain([ErrorKind::Unavailable, ErrorKind::Other]) {
         run(async move || {
             let rig = Rig::new();
             let keeper = rig.meddled_keeper();
@@ -140,7 +140,7 @@ fn closing_ends_what_cannot_be_left() {
         let rig = Rig::new();
         let keeper = rig.meddled_keeper();
         let guard = keeper.lock("x").await.unwrap();
-        rig.with.leave.fail_with(Some(Trouble::Other));
+        rig.with.leave.fail_with(Some(ErrorKind::Other));
         drop(guard);
         until("the leave has failed", async || rig.with.leave.calls() > 0).await;
         keeper.close().await;

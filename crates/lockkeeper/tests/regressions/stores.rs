@@ -2,9 +2,11 @@
 
 use crate::support::{HOUR, MINUTE, run};
 use lockkeeper::{
-    Keeper, Mode, Name, Owner, Place, Sequencer, SessionId, Store, TicketId,
-    clock::Clock,
-    store::{AnyStore, Enter, Entered, Leave, Left, Look, Manner, Open, memory::Memory},
+    Keeper, Mode, Name, Owner, Sequencer, Store, TicketId,
+    store::{
+        AnyStore, Enter, Entered, Leave, Left, ListScope, Manner, Open, Place, SessionId,
+        clock::Clock, memory::Memory,
+    },
 };
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ fn place(session: SessionId, name: &str) -> Place {
 
 async fn enter(store: &impl Store, place: &Place) -> Entered {
     let (mode, manner) = (Mode::Exclusive, Manner::Queue);
-    let ask = Enter { place: place.clone(), mode, manner, note: Vec::new() };
+    let ask = Enter { place: place.clone(), mode, manner, label: Vec::new() };
     store.enter(ask).await.unwrap()
 }
 
@@ -58,7 +60,7 @@ async fn a_dead_waiter_is_passed_over(store: &impl Store, clock: &Clock) {
     clock.advance(2 * MINUTE);
     let leave = Leave { place: held, keep: None, stray: false };
     assert_eq!(store.leave(leave).await.unwrap(), Left::Released);
-    assert_eq!(store.look(Look::Exact(waits.name)).await.unwrap(), []);
+    assert_eq!(store.list(ListScope::Exact(waits.name)).await.unwrap(), []);
     assert!(is_granted(&enter(store, &place(holder, "x")).await));
 }
 

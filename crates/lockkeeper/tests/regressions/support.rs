@@ -1,6 +1,9 @@
 //! What every test here needs: a hard limit, and ways to wait that do not depend on speed.
 
-use lockkeeper::{Acquire, Guard, Keeper, Renew, Result, clock::Clock, store::AnyStore};
+use lockkeeper::{
+    Acquire, Guard, Keeper, Renew, Result,
+    store::{AnyStore, clock::Clock},
+};
 use std::{
     future::IntoFuture as _,
     panic::resume_unwind,
@@ -94,11 +97,11 @@ pub(crate) fn in_background(lock: Acquire) -> JoinHandle<Result<Guard>> {
 
 /// How many wait for this lock.
 pub(crate) async fn waiters(keeper: &Keeper, name: &str) -> usize {
-    keeper.look_at(name).await.unwrap().map_or(0, |line| line.waiters().count())
+    keeper.get(name).await.unwrap().map_or(0, |line| line.waiters().count())
 }
 
 pub(crate) async fn is_free(keeper: &Keeper, name: &str) -> bool {
-    keeper.look_at(name).await.unwrap().is_none()
+    keeper.get(name).await.unwrap().is_none()
 }
 
 /// Waits until the keeper's session has done what was handed over to it so far: it does that in

@@ -43,7 +43,7 @@ fn a_hint_that_comes_during_a_poll_is_heeded() {
         until("the second waits", async || waiters(&first, "x").await == 1).await;
         let sink = rig.with.sink().await;
         rig.with.poll.shut();
-        sink.look(None);
+        sink.recheck(None);
         until("the answer \"wait\" is under way", async || rig.with.poll.held_up() == 1).await;
         held.release().await.unwrap();
         rig.with.poll.open();
@@ -272,7 +272,7 @@ fn a_waiters_callback_that_blocks_holds_up_no_renewal() {
         until("the second waits", async || waiters(&first, "x").await == 1).await;
         let sink = rig.with.sink().await;
         until("it blocks", async || {
-            sink.look(None);
+            sink.recheck(None);
             calls.load(SeqCst) > 1
         })
         .await;

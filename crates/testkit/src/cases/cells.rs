@@ -8,8 +8,7 @@ use crate::{
 };
 use lockkeeper::{
     Error, Keeper, Loss, Store as _,
-    clock::Clock,
-    store::{CELL_MAX, Edited},
+    store::{CELL_MAX, Edited, clock::Clock},
 };
 use std::time::Duration;
 
@@ -129,7 +128,7 @@ async fn who_believes_no_more_writes_no_more(w: World) -> Verdict {
     assert!(!guard.is_held());
     let refused = guard.write(b"late".to_vec()).await;
     assert!(matches!(refused, Err(Error::Lost { .. })), "{refused:?}");
-    let refused = guard.annotate("late").await;
+    let refused = guard.set_label("late").await;
     assert!(matches!(refused, Err(Error::Lost { .. })), "{refused:?}");
     assert_eq!(tap.inner().read("a".parse()?).await?.expect("a value").bytes, b"mine");
     Ok(())

@@ -43,7 +43,7 @@ async fn troubled(w: &World, seed: u64) -> anyhow::Result<Keeper> {
 
 /// I1, I2, I3: nobody meets anybody, fences grow, and the register loses no update.
 async fn no_update_is_lost(w: World, seed: u64) -> Verdict {
-    let (register, room) = (Arc::new(Register::default()), Arc::new(Room::for_(1)));
+    let (register, room) = (Arc::new(Register::default()), Arc::new(Room::outage(1)));
     let fences = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = JoinSet::new();
     for i in 0..3 {
@@ -74,7 +74,7 @@ async fn no_update_is_lost(w: World, seed: u64) -> Verdict {
 
 /// I3: the same for a semaphore.
 async fn no_permit_too_many(w: World, seed: u64) -> Verdict {
-    let room = Arc::new(Room::for_(3));
+    let room = Arc::new(Room::outage(3));
     let mut tasks = JoinSet::new();
     for i in 0..4 {
         let (keeper, room) = (troubled(&w, seed * 100 + i).await?, room.clone());

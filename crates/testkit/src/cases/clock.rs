@@ -5,7 +5,7 @@ use crate::{
     tap::{Fate, Op, Tapped},
     world::{World, eventually, length, soon},
 };
-use lockkeeper::{Error, Guard, Health, Keeper, Loss, clock::Clock};
+use lockkeeper::{Error, Guard, Health, Keeper, Loss, store::clock::Clock};
 use std::{sync::Arc, time::Duration};
 
 const TTL: Duration = Duration::from_secs(60);
@@ -163,7 +163,7 @@ async fn a_waiter_goes_on_after_the_jump(w: World) -> Verdict {
     eventually("a new session", async || tap.sessions().len() == 2).await;
     // The old ticket stands until it expires on the store's clock, so it is taken away by hand.
     eventually("in line again", async || length(other.store(), "b").await == 3).await;
-    let old = other.look_at("b").await?.expect("a line").tickets[1].id;
+    let old = other.get("b").await?.expect("a line").tickets[1].id;
     assert!(other.evict("b", old).await?);
     held.release().await?;
     soon("the waiter's turn", waiter).await??.release().await?;

@@ -7,7 +7,7 @@ use crate::{
 };
 use lockkeeper::{
     Keeper, Mode, Name, Store as _, TicketId,
-    store::{Entered, Manner, Stand, Which},
+    store::{Entered, Manner, PollScope, TicketStatus},
 };
 use std::time::Duration;
 
@@ -24,14 +24,14 @@ pub(crate) fn cases() -> Vec<Case> {
 async fn it_claims_what_the_suite_was_told(w: World) -> Verdict {
     let store = w.store().await;
     assert_eq!(store.capabilities(), w.can());
-    assert!(!store.kind().is_empty());
+    assert!(!store.scheme().is_empty());
     Ok(())
 }
 
 /// The identity belongs to the data, and what one handle writes the others read.
 async fn handles_share_their_data(w: World) -> Verdict {
     let (one, two) = (w.store().await, w.store().await);
-    assert_eq!((one.id(), one.kind()), (two.id(), two.kind()));
+    assert_eq!((one.id(), one.scheme()), (two.id(), two.scheme()));
     let hand = Hand::open(&one).await;
     let held = hand.take("a").await;
     assert!(two.check(held.clone()).await?);
@@ -39,7 +39,7 @@ async fn handles_share_their_data(w: World) -> Verdict {
     assert!(through_the_other.lives().await, "a session is the data's and not the handle's");
     assert_eq!(
         through_the_other.stand("a", held.ticket).await,
-        Stand::Granted { fence: held.fence },
+        TicketStatus::Granted { fence: held.fence },
     );
     Ok(())
 }
@@ -62,19 +62,19 @@ async fn a_poll_answers_for_every_ticket(w: World) -> Verdict {
     let (a, b) = (hand.take("a").await, hand.take("b").await);
     let nobody = (Name::new("c")?, TicketId::random());
     let asked = vec![(a.name.clone(), a.ticket), nobody.clone(), (b.name.clone(), b.ticket)];
-    let mut stands = store.poll(hand.session, Which::These(asked)).await?;
+    let mut stands = store.poll(hand.session, PollScope::These(asked)).await?;
     stands.sort_by(|x, y| x.0.cmp(&y.0));
-    let granted = |fence| Stand::Granted { fence };
+    let granted = |fence| TicketStatus::Granted { fence };
     let wanted = [
         (a.name.clone(), a.ticket, granted(a.fence)),
         (b.name.clone(), b.ticket, granted(b.fence)),
-        (nobody.0, nobody.1, Stand::Gone),
+        (nobody.0, nobody.1, TicketStatus::Gone),
     ];
     assert_eq!(stands, wanted);
     let mut all = hand.all().await;
     all.sort_by(|x, y| x.0.cmp(&y.0));
     assert_eq!(all, wanted[..2]);
-    assert_eq!(store.poll(hand.session, Which::These(Vec::new())).await?, []);
+    assert_eq!(store.poll(hand.session, PollScope::These(Vec::new())).await?, []);
     Ok(())
 }
 
@@ -98,7 +98,9 @@ async fn a_waiter_is_told_when_to_look_again(w: World) -> Verdict {
     let bound = short.terms.ttl + delay + Duration::from_secs(1);
     let Entered::Queued(wait) = entered else { panic!("{entered:?}") };
     assert!(wait.recheck <= bound && wait.ahead == 1, "{wait:?}");
-    let Stand::Waiting(wait) = waiter.stand("a", ticket).await else { panic!("not waiting") };
+    let TicketStatus::Waiting(wait) = waiter.stand("a", ticket).await else {
+        panic!("not waiting")
+    };
     assert!(wait.recheck <= bound && wait.ahead == 1, "{wait:?}");
     let busy = waiter.enter("a", TicketId::random(), Mode::Exclusive, Manner::Contend).await?;
     let Entered::Busy(wait) = busy else { panic!("{busy:?}") };

@@ -8,8 +8,7 @@ use crate::{
 };
 use lockkeeper::{
     Keeper, Mode, Store as _, TicketId,
-    clock::Clock,
-    store::{AnyStore, Edited, Entered, Left, Renewal, Stand},
+    store::{AnyStore, Edited, Entered, Left, Renewal, TicketStatus, clock::Clock},
 };
 use std::time::{Duration, Instant};
 
@@ -203,10 +202,10 @@ async fn a_dead_waiter_is_passed_over_without_the_delay(w: World) -> Verdict {
     let (ticket, _) = next.queue("a").await;
     assert_eq!(holder.leave("a", held.ticket).await, Left::Released);
     eventually("the next one's turn", async || {
-        matches!(next.stand("a", ticket).await, Stand::Granted { .. })
+        matches!(next.stand("a", ticket).await, TicketStatus::Granted { .. })
     })
     .await;
-    assert_eq!(silent.stand("a", dead).await, Stand::Gone);
+    assert_eq!(silent.stand("a", dead).await, TicketStatus::Gone);
     Ok(())
 }
 
@@ -222,7 +221,7 @@ async fn a_dead_waiter_lets_those_behind_it_go_without_the_delay(w: World) -> Ve
     let next = Hand::open(&store).await;
     let (ticket, _) = next.queue_for("a", Mode::Shared).await;
     eventually("the reader's turn", async || {
-        matches!(next.stand("a", ticket).await, Stand::Granted { .. })
+        matches!(next.stand("a", ticket).await, TicketStatus::Granted { .. })
     })
     .await;
     assert_eq!(silent.renew().await, Renewal::Lost);

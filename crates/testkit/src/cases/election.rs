@@ -19,7 +19,7 @@ async fn until_led_by(observer: &mut Observer, value: &str) -> Leader {
     let wanted = async {
         loop {
             match observer.next().await.expect("a look") {
-                Some(leader) if leader.value == value.as_bytes() => return leader,
+                Some(leader) if leader.label == value.as_bytes() => return leader,
                 _ => {}
             }
         }
@@ -43,7 +43,7 @@ async fn candidates_lead_in_the_order_they_came(w: World) -> Verdict {
         term = soon("the candidate's turn", candidate).await??;
         assert!(term.fence() > last);
         let leader = keeper.election("boss").leader().await?.expect("a leader");
-        assert_eq!(leader.value, (i + 1).to_string().into_bytes());
+        assert_eq!(leader.label, (i + 1).to_string().into_bytes());
         assert_eq!((leader.fence, leader.ticket), (term.fence(), term.guard().ticket()));
     }
     Ok(())
@@ -74,7 +74,7 @@ async fn resigning_hands_over(w: World) -> Verdict {
     until_length(one.store(), "boss", 2).await;
     first.resign().await?;
     let leader = one.election("boss").leader().await?.expect("handed over at once");
-    assert_eq!(leader.value, b"two");
+    assert_eq!(leader.label, b"two");
     soon("the second's turn", second).await??.resign().await?;
     assert_eq!(one.election("boss").leader().await?, None);
     Ok(())
@@ -97,7 +97,7 @@ async fn a_waiting_candidate_is_no_leader(w: World) -> Verdict {
     let waiting = two.election("boss").campaign("two");
     let waiting = tokio::spawn(async move { waiting.await });
     until_length(one.store(), "boss", 2).await;
-    assert_eq!(two.election("boss").leader().await?.expect("a leader").value, b"one");
+    assert_eq!(two.election("boss").leader().await?.expect("a leader").label, b"one");
     assert!(two.election("boss").campaign("three").try_now().await?.is_none());
     term.resign().await?;
     soon("the candidate's turn", waiting).await??.resign().await?;
@@ -109,7 +109,7 @@ async fn a_dropped_term_resigns(w: World) -> Verdict {
     let (one, two) = (w.keeper().await, w.keeper().await);
     drop(one.election("boss").campaign("one").await?);
     let term = soon("the next term", two.election("boss").campaign("two").into_future()).await?;
-    assert_eq!(two.election("boss").leader().await?.expect("a leader").value, b"two");
+    assert_eq!(two.election("boss").leader().await?.expect("a leader").label, b"two");
     term.resign().await?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use crate::{
     hand::Hand,
     world::{World, eventually, length, soon, until_length},
 };
-use lockkeeper::{Error, Loss, Sequencer, Store as _, TicketId, store::Stand};
+use lockkeeper::{Error, Loss, Sequencer, Store as _, TicketId, store::TicketStatus};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases!("evict":
@@ -38,10 +38,10 @@ async fn it_hands_over_along_the_line(w: World) -> Verdict {
     let held = one.take("a").await;
     let (next, _) = two.queue("a").await;
     assert!(store.evict(held.name.clone(), held.ticket).await?);
-    let Stand::Granted { fence } = two.stand("a", next).await else { panic!("not granted") };
+    let TicketStatus::Granted { fence } = two.stand("a", next).await else { panic!("not granted") };
     assert!(fence > held.fence);
     assert!(one.lives().await, "the session goes on");
-    assert_eq!(one.stand("a", held.ticket).await, Stand::Gone);
+    assert_eq!(one.stand("a", held.ticket).await, TicketStatus::Gone);
     Ok(())
 }
 
@@ -53,10 +53,10 @@ async fn it_takes_one_out_of_the_line(w: World) -> Verdict {
     let (second, third) = (hand.queue("a").await.0, hand.queue("a").await.0);
     assert!(store.evict(held.name.clone(), second).await?);
     assert!(hand.check(&held).await);
-    assert_eq!(hand.stand("a", second).await, Stand::Gone);
-    assert!(matches!(hand.stand("a", third).await, Stand::Waiting(wait) if wait.ahead == 1));
+    assert_eq!(hand.stand("a", second).await, TicketStatus::Gone);
+    assert!(matches!(hand.stand("a", third).await, TicketStatus::Waiting(wait) if wait.ahead == 1));
     hand.leave("a", held.ticket).await;
-    assert!(matches!(hand.stand("a", third).await, Stand::Granted { .. }));
+    assert!(matches!(hand.stand("a", third).await, TicketStatus::Granted { .. }));
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use crate::{
 };
 use lockkeeper::{
     Keeper, Mode, Store as _, TicketId,
-    store::{Claim, Entered, Manner, Stand},
+    store::{Claim, Entered, Manner, TicketStatus},
 };
 use std::{collections::HashSet, time::Duration};
 
@@ -129,7 +129,9 @@ async fn it_grows_along_the_line(w: World) -> Verdict {
     let mut seen = HashSet::new();
     for next in line {
         hand.leave("a", held).await;
-        let Stand::Granted { fence } = hand.stand("a", next).await else { panic!("not granted") };
+        let TicketStatus::Granted { fence } = hand.stand("a", next).await else {
+            panic!("not granted")
+        };
         assert!(fence > last && seen.insert(fence), "{fence} after {last}");
         (held, last) = (next, fence);
     }
@@ -148,7 +150,7 @@ async fn it_is_the_same_however_often_it_is_asked(w: World) -> Verdict {
         let again = hand.enter("a", held.ticket, Mode::Exclusive, manner).await?;
         assert_eq!(again, Entered::Granted { fence: held.fence });
     }
-    assert_eq!(hand.stand("a", held.ticket).await, Stand::Granted { fence: held.fence });
+    assert_eq!(hand.stand("a", held.ticket).await, TicketStatus::Granted { fence: held.fence });
     let line = crate::world::line(&store, "a").await.expect("a line");
     assert_eq!(line.tickets[0].fence, Some(held.fence));
     let other = Claim { ticket: TicketId::random(), ..held.clone() };
@@ -162,7 +164,7 @@ async fn it_is_the_same_however_often_it_is_asked(w: World) -> Verdict {
 /// I1, I9: who comes again has the same grant.
 async fn it_is_kept_by_re_entry(w: World) -> Verdict {
     let keeper = w.keeper().await;
-    let lock = || keeper.lock("tree").owner("me").try_now();
+    let lock = || keeper.lock("tree").reentrant_as("me").try_now();
     let (one, two) = (lock().await?.expect("free"), lock().await?.expect("mine"));
     assert_eq!((one.fence(), one.ticket()), (two.fence(), two.ticket()));
     Ok(())

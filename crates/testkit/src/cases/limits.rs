@@ -4,7 +4,7 @@ use crate::{
     case::{Case, Verdict, cases},
     world::{World, line, tickets},
 };
-use lockkeeper::{Error, Keeper, NOTE_MAX, Renew, TIME_MAX, TTL_MIN, store::CELL_MAX};
+use lockkeeper::{Error, Keeper, LABEL_MAX, Renew, TIME_MAX, TTL_MIN, store::CELL_MAX};
 use std::time::Duration;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -19,27 +19,27 @@ pub(crate) fn cases() -> Vec<Case> {
 async fn a_note_that_is_too_long_is_refused(w: World) -> Verdict {
     let tap = w.tap().await;
     let keeper = Keeper::over(tap.store());
-    let long = vec![b'x'; NOTE_MAX + 1];
+    let long = vec![b'x'; LABEL_MAX + 1];
     let refused = keeper.lock("a").label(long.clone()).try_now().await;
     assert!(matches!(refused, Err(Error::Option(_))), "{refused:?}");
     assert_eq!(tap.log(), [], "nothing was sent");
     let guard = keeper.lock("a").label("short").try_now().await?.expect("free");
-    let refused = guard.annotate(long).await;
+    let refused = guard.set_label(long).await;
     assert!(matches!(refused, Err(Error::Option(_))), "{refused:?}");
-    assert_eq!(line(keeper.store(), "a").await.expect("a line").tickets[0].note, b"short");
+    assert_eq!(line(keeper.store(), "a").await.expect("a line").tickets[0].label, b"short");
     Ok(())
 }
 
 /// The bound is what it is said to be, whatever the bytes.
 async fn the_longest_note_fits(w: World) -> Verdict {
     let keeper = w.keeper().await;
-    let note: Vec<u8> = (0..NOTE_MAX).map(|i| (i % 256) as u8).collect();
+    let note: Vec<u8> = (0..LABEL_MAX).map(|i| (i % 256) as u8).collect();
     let guard = keeper.lock("a").label(note.clone()).try_now().await?.expect("free");
-    let shown = async || line(keeper.store(), "a").await.expect("a line").tickets[0].note.clone();
+    let shown = async || line(keeper.store(), "a").await.expect("a line").tickets[0].label.clone();
     assert!(shown().await == note);
-    guard.annotate("").await?;
+    guard.set_label("").await?;
     assert!(shown().await.is_empty());
-    guard.annotate(note.clone()).await?;
+    guard.set_label(note.clone()).await?;
     assert!(shown().await == note);
     Ok(())
 }

@@ -6,8 +6,8 @@ use crate::{
     world::{World, eventually, line},
 };
 use lockkeeper::{
-    Keeper, Mode, Name, Owner, PLAIN, Store as _,
-    store::{LOOK_MAX, Look},
+    Keeper, Mode, Name, Owner, Store as _,
+    store::{LIST_MAX, ListScope, PLAIN_CAPACITY},
 };
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 async fn names(keeper: &Keeper, prefix: &str) -> Vec<String> {
-    let lines = keeper.look(prefix).await.expect("a look");
+    let lines = keeper.list(prefix).await.expect("a look");
     lines.into_iter().map(|line| line.name.to_string()).collect()
 }
 
@@ -50,9 +50,9 @@ async fn a_prefix_selects_by_bytes(w: World) -> Verdict {
 async fn an_exact_name_selects_one_line(w: World) -> Verdict {
     let keeper = w.keeper().await;
     let _guards = [keeper.lock("a").try_now().await?, keeper.lock("a/b").try_now().await?];
-    let line = keeper.look_at("a").await?.expect("a line");
-    assert_eq!((line.name.as_str(), line.capacity, line.tickets.len()), ("a", PLAIN, 1));
-    assert!(keeper.look_at("b").await?.is_none());
+    let line = keeper.get("a").await?.expect("a line");
+    assert_eq!((line.name.as_str(), line.capacity, line.tickets.len()), ("a", PLAIN_CAPACITY, 1));
+    assert!(keeper.get("b").await?.is_none());
     Ok(())
 }
 
@@ -60,14 +60,14 @@ async fn an_exact_name_selects_one_line(w: World) -> Verdict {
 async fn it_goes_beyond_one_page(w: World) -> Verdict {
     let store = w.store().await;
     let hand = Hand::open(&store).await;
-    const LINES: usize = LOOK_MAX + 500;
+    const LINES: usize = LIST_MAX + 500;
     for i in 0..LINES {
         hand.take(&format!("n{i:04}")).await;
     }
-    let page = store.look(Look::Prefix { prefix: "n".into(), after: None }).await?;
-    assert!(page.len() <= LOOK_MAX, "{} lines at once", page.len());
+    let page = store.list(ListScope::Prefix { prefix: "n".into(), after: None }).await?;
+    assert!(page.len() <= LIST_MAX, "{} lines at once", page.len());
     let after = Some(Name::new("n1497")?);
-    let rest = store.look(Look::Prefix { prefix: "n".into(), after }).await?;
+    let rest = store.list(ListScope::Prefix { prefix: "n".into(), after }).await?;
     let rest: Vec<_> = rest.iter().map(|line| line.name.as_str()).collect();
     assert_eq!(rest, ["n1498", "n1499"]);
     let all = names(&Keeper::over(store), "n").await;
@@ -79,24 +79,24 @@ async fn it_goes_beyond_one_page(w: World) -> Verdict {
 /// Owner, label, mode, fence and ages.
 async fn a_line_shows_who_and_for_how_long(w: World) -> Verdict {
     let owner = Owner { host: "ci-7".into(), pid: 4121, program: "nightly".into() };
-    let keeper = w.build(Keeper::builder().ttl(LONG).owner(owner.clone())).await;
+    let keeper = w.build(Keeper::builder().ttl(LONG).identity(owner.clone())).await;
     let guard = keeper.lock("a").label("build 7").try_now().await?.expect("free");
     let other = w.keeper().await;
     let pause = Duration::from_millis(30);
     tokio::time::sleep(pause).await;
-    let line = other.look_at("a").await?.expect("a line");
+    let line = other.get("a").await?.expect("a line");
     let ticket = &line.tickets[0];
     assert_eq!(ticket.owner.as_ref(), Some(&owner));
     assert_eq!((ticket.id, ticket.fence), (guard.ticket(), Some(guard.fence())));
-    assert_eq!((ticket.mode, ticket.note.as_slice()), (Mode::Exclusive, &b"build 7"[..]));
+    assert_eq!((ticket.mode, ticket.label.as_slice()), (Mode::Exclusive, &b"build 7"[..]));
     // Stores with coarse clocks may round.
     let slack = Duration::from_millis(5);
     assert!(ticket.entered_ago + slack >= pause && ticket.entered_ago < LONG / 2);
     assert_eq!(ticket.granted_ago.is_some(), w.notes_grants());
     assert!(ticket.granted_ago.is_none_or(|ago| ago + slack >= pause));
     assert!(ticket.ends_in <= LONG && ticket.ends_in > LONG / 2);
-    guard.annotate("build 8").await?;
-    assert_eq!(other.look_at("a").await?.expect("a line").tickets[0].note, b"build 8");
+    guard.set_label("build 8").await?;
+    assert_eq!(other.get("a").await?.expect("a line").tickets[0].label, b"build 8");
     Ok(())
 }
 
@@ -112,7 +112,7 @@ async fn a_secret_is_shown_nowhere(w: World) -> Verdict {
     let native = guard.native();
     let shown = format!(
         "{:?} {:?} {:?} {:?} {} {native:?} {:?}",
-        keeper.look("").await?,
+        keeper.list("").await?,
         guard,
         keeper,
         keeper.store(),
@@ -178,9 +178,9 @@ async fn a_watch_tells_what_has_changed(w: World) -> Verdict {
     let guard = one.lock("jobs/a").label("one").try_now().await?.expect("free");
     let seen = crate::world::soon("the grant is seen", watch.next()).await?;
     assert_eq!(seen[0].tickets[0].fence, Some(guard.fence()));
-    guard.annotate("two").await?;
+    guard.set_label("two").await?;
     let seen = crate::world::soon("the note is seen", watch.next()).await?;
-    assert_eq!(seen[0].tickets[0].note, b"two");
+    assert_eq!(seen[0].tickets[0].label, b"two");
     guard.release().await?;
     assert_eq!(crate::world::soon("the release is seen", watch.next()).await?, []);
     Ok(())

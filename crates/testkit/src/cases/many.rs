@@ -82,7 +82,7 @@ async fn a_bad_name_takes_nothing(w: World) -> Verdict {
 /// I7: overlapping sets, named in opposite orders by tasks of two processes.
 async fn opposite_orders_never_deadlock(w: World) -> Verdict {
     let keepers = [w.keeper().await, w.keeper().await];
-    let rooms: HashMap<&str, Room> = ["a", "b", "c"].map(|name| (name, Room::for_(1))).into();
+    let rooms: HashMap<&str, Room> = ["a", "b", "c"].map(|name| (name, Room::outage(1))).into();
     let rooms = Arc::new(rooms);
     let sets = [["a", "b"], ["b", "a"], ["b", "c"], ["c", "b"], ["a", "c"], ["c", "a"]];
     let mut tasks = JoinSet::new();

@@ -9,7 +9,7 @@ use crate::{
 };
 use lockkeeper::{
     Error, Mode, Retry, Store as _, TicketId,
-    store::{Edited, Entered, Left, Manner, Stand},
+    store::{Edited, Entered, Left, Manner, TicketStatus},
 };
 use std::{
     sync::{Arc, Mutex},
@@ -48,7 +48,7 @@ pub(crate) fn cases() -> Vec<Case> {
 /// anybody, and every grant has a higher fence than those before it.
 async fn never_tears_a_counter(w: World, face: Face) -> Verdict {
     let keepers = [w.keeper().await, w.keeper().await];
-    let (register, room) = (Arc::new(Register::default()), Arc::new(Room::for_(1)));
+    let (register, room) = (Arc::new(Register::default()), Arc::new(Room::outage(1)));
     let mut tasks = JoinSet::new();
     for i in 0..TASKS {
         let (keeper, register, room) = (keepers[i % 2].clone(), register.clone(), room.clone());
@@ -164,7 +164,7 @@ async fn a_strangers_requests_change_nothing(w: World) -> Verdict {
     let store = w.store().await;
     let (owner, stranger) = (Hand::open(&store).await, Hand::open(&store).await);
     let held = owner.take("a").await;
-    let before = line(&store, "a").await.expect("a line").tickets[0].note.clone();
+    let before = line(&store, "a").await.expect("a line").tickets[0].label.clone();
     assert_eq!(stranger.leave("a", held.ticket).await, Left::Gone);
     assert_eq!(stranger.annotate(&held, 1, b"mine").await, Edited::NotHeld);
     if w.can().cells {
@@ -173,7 +173,7 @@ async fn a_strangers_requests_change_nothing(w: World) -> Verdict {
     }
     stranger.close().await;
     assert!(owner.check(&held).await);
-    assert_eq!(line(&store, "a").await.expect("a line").tickets[0].note, before);
+    assert_eq!(line(&store, "a").await.expect("a line").tickets[0].label, before);
     Ok(())
 }
 
@@ -197,7 +197,7 @@ async fn a_strangers_ticket_id_gives_nothing(w: World) -> Verdict {
     let store = w.store().await;
     let (owner, stranger) = (Hand::open(&store).await, Hand::open(&store).await);
     let held = owner.take("a").await;
-    assert_eq!(stranger.stand("a", held.ticket).await, Stand::Gone, "polled by a stranger");
+    assert_eq!(stranger.stand("a", held.ticket).await, TicketStatus::Gone, "polled by a stranger");
     let entered = stranger.enter("a", held.ticket, Mode::Exclusive, Manner::Contend).await;
     assert!(
         !matches!(entered, Ok(Entered::Granted { .. } | Entered::Queued(_))),
@@ -210,7 +210,7 @@ async fn a_strangers_ticket_id_gives_nothing(w: World) -> Verdict {
 
 /// I3: contending alone excludes too.
 async fn contenders_exclude_each_other(w: World) -> Verdict {
-    let (register, room) = (Arc::new(Register::default()), Arc::new(Room::for_(1)));
+    let (register, room) = (Arc::new(Register::default()), Arc::new(Room::outage(1)));
     let mut tasks = JoinSet::new();
     for _ in 0..4 {
         let (keeper, register, room) = (w.keeper().await, register.clone(), room.clone());
@@ -285,7 +285,7 @@ async fn a_contender_never_overtakes_the_line(w: World) -> Verdict {
     assert!(matches!(three.contend("a").await.1, Entered::Busy(_)));
     one.leave("a", first.ticket).await;
     assert!(matches!(three.contend("a").await.1, Entered::Busy(_)));
-    assert!(matches!(two.stand("a", second).await, Stand::Granted { .. }));
+    assert!(matches!(two.stand("a", second).await, TicketStatus::Granted { .. }));
     assert_eq!(length(&store, "a").await, 1, "contenders leave nothing");
     Ok(())
 }
@@ -313,8 +313,8 @@ async fn a_withdrawn_waiter_is_skipped(w: World) -> Verdict {
     let (last, entered) = one.queue("a").await;
     assert!(matches!(entered, Entered::Queued(wait) if wait.ahead == 2));
     assert_eq!(two.leave("a", quitter).await, Left::Withdrawn);
-    assert!(matches!(one.stand("a", last).await, Stand::Waiting(wait) if wait.ahead == 1));
+    assert!(matches!(one.stand("a", last).await, TicketStatus::Waiting(wait) if wait.ahead == 1));
     assert_eq!(one.leave("a", first.ticket).await, Left::Released);
-    assert!(matches!(one.stand("a", last).await, Stand::Granted { .. }));
+    assert!(matches!(one.stand("a", last).await, TicketStatus::Granted { .. }));
     Ok(())
 }

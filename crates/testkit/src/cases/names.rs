@@ -72,7 +72,7 @@ async fn names_come_back_as_they_were_given(w: World) -> Verdict {
         hand.take(name).await;
     }
     names.sort_unstable();
-    let lines = Keeper::over(store).look("").await?;
+    let lines = Keeper::over(store).list("").await?;
     let seen: Vec<_> = lines.iter().map(|line| line.name.to_string()).collect();
     assert_eq!(seen, names);
     let mut polled: Vec<_> =

@@ -204,7 +204,7 @@ async fn a_process_sees_its_eviction(w: World) -> Verdict {
     let keeper = w.keeper().await;
     let mut holder = Taker::start(&w, w.steady(), NO_DELAY).await;
     let fence = holder.take("a").await;
-    let line = keeper.look_at("a").await?.expect("a line");
+    let line = keeper.get("a").await?.expect("a line");
     assert!(keeper.evict("a", line.tickets[0].id).await?);
     let next = keeper.lock("a").try_now().await?.expect("free at once");
     assert!(next.fence() > fence);

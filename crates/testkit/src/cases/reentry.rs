@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 async fn own(keeper: &Keeper, owner: &str) -> Option<Guard> {
-    keeper.lock("tree").owner(owner).try_now().await.expect("an answer")
+    keeper.lock("tree").reentrant_as(owner).try_now().await.expect("an answer")
 }
 
 /// I9: held until the last release, with the same ticket and fence all the time.
@@ -55,7 +55,7 @@ async fn other_owners_are_kept_out(w: World) -> Verdict {
 async fn names_are_counted_apart(w: World) -> Verdict {
     let keeper = w.keeper().await;
     let tree = own(&keeper, "me").await.expect("free");
-    let bush = keeper.lock("bush").owner("me").try_now().await?.expect("free");
+    let bush = keeper.lock("bush").reentrant_as("me").try_now().await?.expect("free");
     assert_ne!(tree.ticket(), bush.ticket());
     assert_eq!((tree.holds(), bush.holds()), (1, 1));
     Ok(())
@@ -138,7 +138,7 @@ async fn it_passes_by_the_local_gate(w: World) -> Verdict {
     let waiting = keeper.lock("tree");
     let waiting = tokio::spawn(async move { waiting.await });
     until_length(keeper.store(), "tree", 2).await;
-    let again = keeper.lock("tree").owner("me").into_future();
+    let again = keeper.lock("tree").reentrant_as("me").into_future();
     let again = soon("the owner's second guard", again).await?;
     assert_eq!(again.fence(), first.fence());
     first.release().await?;
@@ -152,7 +152,7 @@ async fn tasks_of_one_owner_that_wait_share_the_grant(w: World) -> Verdict {
     let (keeper, other) = (w.keeper().await, w.keeper().await);
     let held = other.lock("tree").await?;
     let spawn = || {
-        let lock = keeper.lock("tree").owner("me");
+        let lock = keeper.lock("tree").reentrant_as("me");
         tokio::spawn(async move { lock.await })
     };
     let (one, two) = (spawn(), spawn());

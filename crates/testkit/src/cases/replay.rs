@@ -9,8 +9,8 @@ use crate::{
     world::{World, eventually, length, line, tickets, until_length},
 };
 use lockkeeper::{
-    Keeper, Mode, Retry, SessionId, Store as _, TicketId, Trouble,
-    store::{Edited, Entered, Left, Manner, Renewal, Stand},
+    ErrorKind, Keeper, Mode, Retry, Store as _, TicketId,
+    store::{Edited, Entered, Left, Manner, Renewal, SessionId, TicketStatus},
 };
 use std::{sync::Arc, time::Duration};
 use tokio::task::JoinSet;
@@ -50,7 +50,7 @@ async fn contended_life(
 ) -> Verdict {
     let tap = w.tap().await;
     tap.plan(plan);
-    let (register, room) = (Arc::new(Register::default()), Arc::new(Room::for_(1)));
+    let (register, room) = (Arc::new(Register::default()), Arc::new(Room::outage(1)));
     let mut tasks = JoinSet::new();
     for _ in 0..3 {
         let (keeper, register, room) = (Keeper::over(tap.store()), register.clone(), room.clone());
@@ -59,7 +59,7 @@ async fn contended_life(
             for _ in 0..10 {
                 let guard = keeper.lock("a").unfair().retry(retry.clone()).wait(LONG).await?;
                 room.visit(1).await;
-                guard.annotate("working").await?;
+                guard.set_label("working").await?;
                 assert!(register.increment(guard.fence()).await);
                 guard.release().await?;
             }
@@ -106,7 +106,7 @@ async fn a_late_enter_of_a_stray_is_refused(w: World) -> Verdict {
                 continue;
             }
             let late = hand.enter("a", ticket, Mode::Exclusive, manner).await;
-            assert_eq!(late.expect_err("a late copy").trouble, Trouble::TicketClosed);
+            assert_eq!(late.expect_err("a late copy").kind, ErrorKind::TicketClosed);
         }
     }
     assert_eq!(tickets(&store).await, 0);
@@ -121,7 +121,7 @@ async fn a_late_enter_of_an_ended_session_is_refused(w: World) -> Verdict {
     let held = hand.take("a").await;
     hand.close().await;
     let late = hand.enter("a", held.ticket, Mode::Exclusive, Manner::Contend).await;
-    assert_eq!(late.expect_err("a late copy").trouble, Trouble::SessionOver);
+    assert_eq!(late.expect_err("a late copy").kind, ErrorKind::SessionOver);
     assert_eq!(tickets(&store).await, 0);
     Ok(())
 }
@@ -175,7 +175,7 @@ async fn a_late_open_revives_nothing(w: World) -> Verdict {
     let held = two.take("a").await;
     eventually("whatever it has opened expires", async || {
         let entered = one.enter("a", TicketId::random(), Mode::Exclusive, Manner::Contend).await;
-        entered.is_err_and(|e| e.trouble == Trouble::SessionOver)
+        entered.is_err_and(|e| e.kind == ErrorKind::SessionOver)
     })
     .await;
     assert!(two.check(&held).await);
@@ -215,7 +215,7 @@ async fn a_late_note_never_undoes_a_newer_one(w: World) -> Verdict {
     let store = w.store().await;
     let hand = Hand::open(&store).await;
     let held = hand.take("a").await;
-    let note = async || line(&store, "a").await.expect("a line").tickets[0].note.clone();
+    let note = async || line(&store, "a").await.expect("a line").tickets[0].label.clone();
     assert_eq!(hand.annotate(&held, 1, b"one").await, Edited::Done);
     assert_eq!(hand.annotate(&held, 2, b"two").await, Edited::Done);
     assert_eq!(hand.annotate(&held, 1, b"one").await, Edited::Done, "done by the earlier copy");
@@ -268,7 +268,7 @@ async fn an_eviction_again_finds_nobody(w: World) -> Verdict {
     let second = hand.take("a").await;
     assert!(!store.evict(first.name, first.ticket).await?);
     assert!(hand.check(&second).await);
-    assert_eq!(hand.stand("a", first.ticket).await, Stand::Gone);
+    assert_eq!(hand.stand("a", first.ticket).await, TicketStatus::Gone);
     Ok(())
 }
 

@@ -6,7 +6,10 @@ use crate::{
     register::Room,
     world::{World, length, soon, until_length},
 };
-use lockkeeper::{Error, Mode, PLAIN, store::Entered};
+use lockkeeper::{
+    Error, Mode,
+    store::{Entered, PLAIN_CAPACITY},
+};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -75,8 +78,8 @@ async fn a_lock_is_a_write(w: World) -> Verdict {
 /// I9: what an owner holds covers a weaker wish: one ticket, one fence.
 async fn an_owner_who_writes_may_read(w: World) -> Verdict {
     let keeper = w.keeper().await;
-    let writer = keeper.rwlock("a").write().owner("me").try_now().await?.expect("free");
-    let reader = keeper.rwlock("a").read().owner("me").try_now().await?.expect("covered");
+    let writer = keeper.rwlock("a").write().reentrant_as("me").try_now().await?.expect("free");
+    let reader = keeper.rwlock("a").read().reentrant_as("me").try_now().await?.expect("covered");
     assert_eq!((writer.ticket(), writer.holds()), (reader.ticket(), 2));
     assert_eq!(length(keeper.store(), "a").await, 1);
     Ok(())
@@ -85,9 +88,9 @@ async fn an_owner_who_writes_may_read(w: World) -> Verdict {
 /// An owner that reads and wants to write would wait for itself: an error, said at once.
 async fn a_read_cannot_become_a_write(w: World) -> Verdict {
     let keeper = w.keeper().await;
-    let reader = keeper.rwlock("a").read().owner("me").try_now().await?.expect("free");
+    let reader = keeper.rwlock("a").read().reentrant_as("me").try_now().await?.expect("free");
     for upgrade in [keeper.lock("a"), keeper.rwlock("a").write()] {
-        let refused = soon("the refusal", upgrade.owner("me").try_now()).await;
+        let refused = soon("the refusal", upgrade.reentrant_as("me").try_now()).await;
         assert!(matches!(refused, Err(Error::Upgrade { .. })), "{refused:?}");
     }
     assert_eq!(length(keeper.store(), "a").await, 1);
@@ -98,7 +101,7 @@ async fn a_read_cannot_become_a_write(w: World) -> Verdict {
 /// I3: many of both at random, over two keepers.
 async fn readers_and_writers_never_meet(w: World) -> Verdict {
     let keepers = [w.keeper().await, w.keeper().await];
-    let room = Arc::new(Room::for_(PLAIN));
+    let room = Arc::new(Room::outage(PLAIN_CAPACITY));
     let mut tasks = JoinSet::new();
     for seed in 0..8 {
         let (keeper, room) = (keepers[seed % 2].rwlock("a"), room.clone());
@@ -153,9 +156,9 @@ async fn readers_behind_a_writer_go_together(w: World) -> Verdict {
     hand.leave("a", writer.ticket).await;
     for reader in readers {
         let stand = hand.stand("a", reader).await;
-        assert!(matches!(stand, lockkeeper::store::Stand::Granted { .. }), "{stand:?}");
+        assert!(matches!(stand, lockkeeper::store::TicketStatus::Granted { .. }), "{stand:?}");
     }
     let stand = hand.stand("a", next).await;
-    assert!(matches!(stand, lockkeeper::store::Stand::Waiting(wait) if wait.ahead == 3));
+    assert!(matches!(stand, lockkeeper::store::TicketStatus::Waiting(wait) if wait.ahead == 3));
     Ok(())
 }

@@ -7,8 +7,8 @@ use crate::{
     world::{World, length, line, tickets},
 };
 use lockkeeper::{
-    Error, Mode, PERMITS_MAX, Store as _, TicketId, Trouble,
-    store::{Entered, Manner, Stand},
+    Error, ErrorKind, Mode, PERMITS_MAX, Store as _, TicketId,
+    store::{Entered, Manner, TicketStatus},
 };
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ async fn so_many_and_no_more(w: World) -> Verdict {
 async fn random_weights_never_exceed_the_capacity(w: World) -> Verdict {
     const OF: u32 = 5;
     let keepers = [w.keeper().await, w.keeper().await];
-    let room = Arc::new(Room::for_(OF));
+    let room = Arc::new(Room::outage(OF));
     let mut tasks = JoinSet::new();
     for seed in 0..10 {
         let (gpu, room) = (keepers[seed % 2].semaphore("gpu", OF), room.clone());
@@ -82,7 +82,7 @@ async fn another_capacity_is_a_clear_error(w: World) -> Verdict {
         let hand = Hand::open(two.store()).await;
         let entered = hand.enter("gpu", TicketId::random(), Mode::Exclusive, Manner::Queue).await;
         let e = entered.expect_err("another capacity");
-        assert_eq!((e.trouble, e.outcome), (Trouble::Capacity(4), lockkeeper::Outcome::NotApplied));
+        assert_eq!((e.kind, e.outcome), (ErrorKind::Capacity(4), lockkeeper::Outcome::NotApplied));
     }
     assert_eq!(length(one.store(), "gpu").await, 1);
     assert!(held.is_held());
@@ -142,7 +142,7 @@ async fn the_longest_prefix_that_fits_goes(w: World) -> Verdict {
     let granted = async |gone: usize| {
         let mut granted = Vec::new();
         for ticket in &line[gone..] {
-            granted.push(matches!(hand.stand("gpu", *ticket).await, Stand::Granted { .. }));
+            granted.push(matches!(hand.stand("gpu", *ticket).await, TicketStatus::Granted { .. }));
         }
         granted
     };
@@ -165,7 +165,7 @@ async fn a_light_one_does_not_overtake_a_heavy_one(w: World) -> Verdict {
     let busy = hand.enter("gpu", TicketId::random(), permits(1, 4), Manner::Contend).await?;
     assert!(matches!(busy, Entered::Busy(_)));
     hand.leave("gpu", first).await;
-    assert!(matches!(hand.stand("gpu", heavy).await, Stand::Granted { .. }));
-    assert!(matches!(hand.stand("gpu", light).await, Stand::Granted { .. }));
+    assert!(matches!(hand.stand("gpu", heavy).await, TicketStatus::Granted { .. }));
+    assert!(matches!(hand.stand("gpu", light).await, TicketStatus::Granted { .. }));
     Ok(())
 }

@@ -8,8 +8,8 @@ use crate::{
     world::{World, eventually, length, soon, tickets, until_length},
 };
 use lockkeeper::{
-    Guard, Keeper, Loss, Mode, Renew, Store as _, TicketId, Trouble,
-    store::{Edited, Entered, Left, Manner, Renewal, Stand, TicketDigest},
+    ErrorKind, Guard, Keeper, Loss, Mode, Renew, Store as _, TicketId,
+    store::{Edited, Entered, Left, Manner, Renewal, TicketDigest, TicketStatus},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -50,7 +50,7 @@ async fn closing_ends_all_its_tickets(w: World) -> Verdict {
     assert_eq!(one.renew().await, Renewal::Lost);
     assert_eq!(one.all().await, []);
     let entered = one.enter("a", TicketId::random(), Mode::Exclusive, Manner::Contend).await;
-    assert_eq!(entered.expect_err("the session is over").trouble, Trouble::SessionOver);
+    assert_eq!(entered.expect_err("the session is over").kind, ErrorKind::SessionOver);
     Ok(())
 }
 
@@ -62,7 +62,7 @@ async fn a_closed_session_hands_over_at_once(w: World) -> Verdict {
     one.take("a").await;
     let (next, _) = two.queue("a").await;
     one.close().await;
-    assert!(matches!(two.stand("a", next).await, Stand::Granted { .. }));
+    assert!(matches!(two.stand("a", next).await, TicketStatus::Granted { .. }));
     Ok(())
 }
 
@@ -104,7 +104,7 @@ async fn an_expired_session_is_never_revived(w: World) -> Verdict {
     for _ in 0..3 {
         assert_eq!(silent.renew().await, Renewal::Lost);
         let entered = silent.enter("a", held.ticket, Mode::Exclusive, Manner::Contend).await;
-        assert_eq!(entered.expect_err("the session is over").trouble, Trouble::SessionOver);
+        assert_eq!(entered.expect_err("the session is over").kind, ErrorKind::SessionOver);
         assert!(!silent.check(&held).await);
     }
     assert_eq!(tickets(&store).await, 0);
@@ -125,7 +125,7 @@ async fn the_dead_stay_dead(w: World) -> Verdict {
     if w.can().cells {
         assert_eq!(old.write(&before, 1, b"x").await, Edited::NotHeld);
     }
-    assert_eq!(old.stand("a", before.ticket).await, Stand::Gone);
+    assert_eq!(old.stand("a", before.ticket).await, TicketStatus::Gone);
     old.close().await;
     assert!(new.check(&after).await && !new.check(&before).await);
     Ok(())
@@ -266,7 +266,8 @@ async fn both_know(one: &Hand, two: &Hand, tickets: u64) {
     for hand in [one, two, one, two] {
         assert!(hand.lives().await);
         let stands = hand.all().await;
-        let granted = stands.iter().filter(|(_, _, stand)| matches!(stand, Stand::Granted { .. }));
+        let granted =
+            stands.iter().filter(|(_, _, stand)| matches!(stand, TicketStatus::Granted { .. }));
         assert_eq!(granted.count() as u64, tickets, "{stands:?}");
         let all: TicketDigest = stands.into_iter().map(|(_, ticket, _)| ticket).collect();
         match hand.renew().await {
@@ -371,7 +372,7 @@ async fn nothing_is_sent_for_a_session_that_the_store_has_ended(w: World) -> Ver
     Ok(())
 }
 
-fn requests_for(tap: &Arc<Tapped>, session: lockkeeper::SessionId) -> Vec<Op> {
+fn requests_for(tap: &Arc<Tapped>, session: lockkeeper::store::SessionId) -> Vec<Op> {
     tap.log().iter().filter(|c| c.session == Some(session)).map(|c| c.op).collect()
 }
 

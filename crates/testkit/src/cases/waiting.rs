@@ -73,7 +73,7 @@ async fn an_expired_holder_gives_way_without_hints(w: World) -> Verdict {
 
 /// I3: hints that come twice or mean nothing grant nothing.
 async fn noisy_hints_do_no_harm(w: World) -> Verdict {
-    let (register, room) = (Arc::new(Register::default()), Arc::new(Room::for_(1)));
+    let (register, room) = (Arc::new(Register::default()), Arc::new(Room::outage(1)));
     let mut tasks = JoinSet::new();
     for _ in 0..3 {
         let tap = w.tap().await;
@@ -109,7 +109,7 @@ async fn a_late_hint_grants_nothing(w: World) -> Verdict {
     tap.hearing(Hearing::Late);
     tap.only(&[Op::PollThese, Op::PollAll], Fate::Refuse);
     let waiter = waiter(&late, "a").await;
-    let line = other.look_at("a").await?.expect("a line");
+    let line = other.get("a").await?.expect("a line");
     let ticket = line.waiters().next().expect("the waiter").id;
     held.release().await?;
     assert!(other.evict("a", ticket).await?);
@@ -273,7 +273,7 @@ async fn an_evicted_waiter_enters_at_the_end(w: World) -> Verdict {
     let (one, two, three) = (w.keeper().await, w.keeper().await, w.keeper().await);
     let held = one.lock("a").await?;
     let (second, third) = (waiter(&two, "a").await, waiter(&three, "a").await);
-    let line = one.look_at("a").await?.expect("a line");
+    let line = one.get("a").await?.expect("a line");
     let first_in_line = line.waiters().next().expect("two wait").id;
     assert!(one.evict("a", first_in_line).await?);
     until_length(one.store(), "a", 3).await;
@@ -297,7 +297,7 @@ async fn waiters_hear_how_they_stand(w: World) -> Verdict {
     let wait = told.lock().unwrap()[0].clone();
     assert_eq!(wait.ahead, 1);
     if let Some(holder) = wait.holder {
-        assert_eq!(holder.note, b"nightly");
+        assert_eq!(holder.label, b"nightly");
         assert_eq!(holder.owner.pid, std::process::id());
     }
     held.release().await?;

@@ -10,8 +10,8 @@ use crate::{
     world::line,
 };
 use lockkeeper::{
-    Mode, Name, Store as _, TicketId, Trouble,
-    store::{AnyStore, Claim, Edit, Edited, Entered, Left, Manner, Stand, StoreResult},
+    ErrorKind, Mode, Name, Store as _, TicketId,
+    store::{AnyStore, Claim, Edit, Edited, Entered, Left, Manner, StoreResult, TicketStatus},
 };
 use std::collections::HashMap;
 
@@ -83,7 +83,7 @@ impl Machine {
             }
             Step::Annotate { ticket, edit, note } => {
                 let edit = self.edit(ticket, edit, Some(note));
-                told(self.store.annotate(edit).await)
+                told(self.store.set_label(edit).await)
             }
             Step::Write { ticket, edit, value } => {
                 let edit = self.edit(ticket, edit, value);
@@ -113,10 +113,10 @@ impl Machine {
             Ok(Entered::Granted { .. }) => Reply::Granted,
             Ok(Entered::Queued(wait)) => Reply::Queued(wait.ahead),
             Ok(Entered::Busy(wait)) => Reply::Busy(wait.ahead),
-            Err(e) => match e.trouble {
-                Trouble::SessionOver => Reply::SessionOver,
-                Trouble::TicketClosed => Reply::TicketClosed,
-                Trouble::Capacity(line) => Reply::Capacity(line),
+            Err(e) => match e.kind {
+                ErrorKind::SessionOver => Reply::SessionOver,
+                ErrorKind::TicketClosed => Reply::TicketClosed,
+                ErrorKind::Capacity(line) => Reply::Capacity(line),
                 other => panic!("{other:?}: {e}"),
             },
         }
@@ -169,7 +169,7 @@ impl Machine {
         assert_eq!(seen, wanted, "the tickets of line {name}");
         for (ticket, place) in shown.iter().zip(&model.lines[name]) {
             if place.note != 0 {
-                assert_eq!(ticket.note, [place.note], "the note of a ticket");
+                assert_eq!(ticket.label, [place.note], "the note of a ticket");
             }
         }
         let standing: Vec<TicketId> = shown.iter().map(|ticket| ticket.id).collect();
@@ -194,7 +194,7 @@ impl Machine {
     async fn confirm(&self, ticket: usize, fence: u64) {
         let Known { hand, name, shape, id } = &self.tickets[ticket];
         let name = word(*name);
-        assert_eq!(hand.stand(&name, *id).await, Stand::Granted { fence });
+        assert_eq!(hand.stand(&name, *id).await, TicketStatus::Granted { fence });
         let name = Name::new(&name).expect("a good name");
         assert!(hand.check(&Claim { name, ticket: *id, mode: mode(*shape), fence }).await);
     }

@@ -1,6 +1,6 @@
 //! The reference: lines as vectors, and no time.
 
-use lockkeeper::PLAIN;
+use lockkeeper::store::PLAIN_CAPACITY;
 
 /// How many sessions there are.
 pub(super) const SESSIONS: usize = 3;
@@ -18,9 +18,9 @@ pub struct Shape {
 
 impl Shape {
     /// All of a plain line.
-    pub const EXCLUSIVE: Self = Self { weight: PLAIN, capacity: PLAIN };
+    pub const EXCLUSIVE: Self = Self { weight: PLAIN_CAPACITY, capacity: PLAIN_CAPACITY };
     /// A reader's part of a plain line.
-    pub const SHARED: Self = Self { weight: 1, capacity: PLAIN };
+    pub const SHARED: Self = Self { weight: 1, capacity: PLAIN_CAPACITY };
 }
 
 /// A ticket in a line.

@@ -190,7 +190,7 @@ async fn etcdctl_and_we_stand_in_one_line() {
     numbers.push(second.granted().await);
     assert!(one.lock("jobs/a").try_now().await.expect("an answer").is_none());
     assert!(!third.is_finished());
-    let line = one.look_at("jobs/a").await.expect("a look").expect("a line");
+    let line = one.get("jobs/a").await.expect("a look").expect("a line");
     assert_eq!((line.holders().count(), line.waiters().count()), (1, 2));
     second.release().await;
     let third = soon("our turn", third).await.expect("no panic").expect("granted");

@@ -108,7 +108,7 @@ async fn a_try_on_a_busy_name_is_one_request_and_leaves_nothing() {
     let _permits = one.semaphore("s", 4).acquire(3).await.expect("free");
     drop(two.lock("else").try_now().await.expect("an answer").expect("free"));
     let keys = async || {
-        let prefix = Keeper::look(&two, "").await.expect("a look");
+        let prefix = Keeper::list(&two, "").await.expect("a look");
         prefix.iter().map(|line| line.tickets.len()).sum::<usize>()
     };
     eventually("only what is held is left", async || keys().await == 3).await;
@@ -208,7 +208,7 @@ async fn who_has_left_the_line_is_not_passed_the_lock() {
         fence = held.fence();
         let (keeper, next) = line.remove(0);
         let ticket = {
-            let line = holder.look_at("a").await.expect("a look").expect("a line");
+            let line = holder.get("a").await.expect("a look").expect("a line");
             line.tickets[1].id
         };
         match leaves {
@@ -221,7 +221,7 @@ async fn who_has_left_the_line_is_not_passed_the_lock() {
             _ => soon("the end", keeper.close()).await,
         }
         eventually("it has left", async || {
-            let line = holder.look_at("a").await.expect("a look").expect("a line");
+            let line = holder.get("a").await.expect("a look").expect("a line");
             line.tickets.iter().all(|other| other.id != ticket)
         })
         .await;

@@ -70,10 +70,8 @@ async fn another_history_behind_the_same_address_is_noticed_within_two_renewals(
     way.sever();
     assert_eq!(soon("the loss", late.lost()).await, Loss::Evicted);
     assert_eq!(soon("the loss", again.lost()).await, Loss::Evicted);
-    eventually("the ghost is left", async || {
-        keeper.look_at("ghost").await.expect("a look").is_none()
-    })
-    .await;
+    eventually("the ghost is left", async || keeper.get("ghost").await.expect("a look").is_none())
+        .await;
     let renewals = renewals(&twin);
     assert!(renewals <= 3, "noticed after {renewals} renewals");
     assert!(early.is_held() && keeper.check(&early.sequencer()).await.expect("an answer"));

@@ -1,7 +1,7 @@
 //! Connections that are slow to come about, or do not come about at all.
 
 use crate::clients::refusal;
-use lockkeeper::{Error, Keeper, Trouble};
+use lockkeeper::{Error, ErrorKind, Keeper};
 use servers::Way;
 use std::{net::TcpListener, time::Duration};
 use testkit::{live::start, world::soon};
@@ -28,7 +28,7 @@ async fn a_refused_connection_is_told_once() {
     let url = format!("etcd://{}", free.local_addr().expect("bound"));
     drop(free);
     let Err(Error::Store(e)) = Keeper::connect(&url).await else { panic!("{url} connects") };
-    assert_eq!(e.trouble, Trouble::Unavailable);
+    assert_eq!(e.kind, ErrorKind::Unavailable);
     let chain = std::iter::successors(Some(&e as &dyn std::error::Error), |e| e.source());
     let words: Vec<String> = chain.map(ToString::to_string).collect();
     let words = words.join(": ");

@@ -28,7 +28,7 @@ async fn keeper(server: &Running) -> Keeper {
 
 async fn until_length(keeper: &Keeper, name: &str, wanted: usize) {
     eventually(&format!("{wanted} stand in the line"), async || {
-        let line = keeper.look_at(name).await.expect("a look");
+        let line = keeper.get(name).await.expect("a look");
         line.map_or(0, |line| line.tickets.len()) == wanted
     })
     .await;

@@ -6,7 +6,7 @@ use crate::{
     cost::counted,
     until_length,
 };
-use lockkeeper::{Error, Keeper, Store as _, Ticket, TicketId, Trouble, store::Look};
+use lockkeeper::{Error, ErrorKind, Keeper, Store as _, Ticket, TicketId, store::ListScope};
 use serde_json::{Value, json};
 use servers::{Recipe, Running};
 use testkit::{live::start, world::soon};
@@ -24,11 +24,11 @@ async fn a_name_that_covers_our_own_keys_is_refused() {
         for name in refused {
             let e = soon("an answer", keeper.lock(name).try_now()).await;
             let Err(Error::Store(e)) = e else { panic!("{name} of {options}: {e:?}") };
-            assert_eq!(e.trouble, Trouble::Name, "{e}");
+            assert_eq!(e.kind, ErrorKind::Name, "{e}");
             assert!(e.what.contains("raw=true") && e.what.contains("prefix="), "{e}");
             // Nor can our own keys be evicted by such a name.
             assert!(keeper.evict(name, TicketId::random()).await.is_err());
-            assert!(keeper.look_at(name).await.is_err());
+            assert!(keeper.get(name).await.is_err());
         }
         for name in allowed {
             let guard = keeper.lock(name).try_now().await.expect("an answer").expect("free");
@@ -50,9 +50,9 @@ async fn a_listing_says_which_locks_of_other_clients_it_does_not_show() {
     let put = json!({ "key": "b2RkL21pbmU=", "value": "eHh4" });
     ask(&server, "/v3/kv/put", &put);
     assert!(keeper.lock("odd").try_now().await.expect("an answer").is_none(), "it excludes us");
-    let line = keeper.look_at("odd").await.expect("a look").expect("a line");
+    let line = keeper.get("odd").await.expect("a look").expect("a line");
     assert_eq!(line.holders().count(), 1, "shown by its name");
-    assert_eq!(keeper.look("").await.expect("a look"), []);
+    assert_eq!(keeper.list("").await.expect("a look"), []);
     let hidden = keeper.store().blind_spots().expect("something is not shown");
     assert!(hidden.contains("other clients") && hidden.contains("lease's id"), "{hidden}");
     let fair = crate::keeper(&server).await;
@@ -63,7 +63,7 @@ async fn a_listing_says_which_locks_of_other_clients_it_does_not_show() {
 }
 
 async fn holder(observer: &Keeper, name: &str) -> Ticket {
-    let line = observer.look_at(name).await.expect("a look").expect("a line");
+    let line = observer.get(name).await.expect("a look").expect("a line");
     line.holders().next().expect("a holder").clone()
 }
 
@@ -155,20 +155,20 @@ async fn a_listing_reads_no_more_of_a_cluster_than_it_says() {
     let Some(server) = start(ROOMY) else { return };
     let keeper = raw(&server).await;
     let _held = keeper.lock("zz/held").await.expect("free");
-    let everything = || Look::Prefix { prefix: String::new(), after: None };
+    let everything = || ListScope::Prefix { prefix: String::new(), after: None };
     put(&server, 0..20_000);
     let before = counted(&server)["Range"];
-    let lines = keeper.store().look(everything()).await.expect("a listing");
+    let lines = keeper.store().list(everything()).await.expect("a listing");
     assert_eq!(lines.iter().map(|line| line.name.as_str()).collect::<Vec<_>>(), ["zz/held"]);
     let ranges = counted(&server)["Range"] - before;
     assert!(ranges <= 8, "{ranges} ranges for 20,000 keys");
     put(&server, 20_000..110_000);
     let before = counted(&server)["Range"];
-    let e = keeper.store().look(everything()).await.expect_err("too many keys");
+    let e = keeper.store().list(everything()).await.expect_err("too many keys");
     assert!(e.what.contains("longer prefix"), "{e}");
     let ranges = counted(&server)["Range"] - before;
     assert!(ranges <= 30, "{ranges} ranges for 110,000 keys");
     // With a prefix of its own the lock is found.
-    let lines = Keeper::look(&keeper, "zz").await.expect("a listing");
+    let lines = Keeper::list(&keeper, "zz").await.expect("a listing");
     assert_eq!(lines.len(), 1);
 }

@@ -128,7 +128,7 @@ async fn what_meets_a_connection_that_was_cut_while_idle_does_not_fail() {
         cut_all(&server).await;
         assert!(one.check(&sequencer).await.expect("an answer"));
         cut_all(&server).await;
-        assert!(one.look_at("a").await.expect("an answer").is_some());
+        assert!(one.get("a").await.expect("an answer").is_some());
         cut_all(&server).await;
         held.write(b"value".to_vec()).await.expect("written");
         cut_all(&server).await;
@@ -304,7 +304,7 @@ impl lockkeeper::store::Hints for Deaf {
     fn granted(&self, _: TicketId, _: u64) {}
     fn ended(&self, _: TicketId) {}
     fn freed(&self, _: &lockkeeper::Name) {}
-    fn look(&self, _: Option<TicketId>) {}
+    fn recheck(&self, _: Option<TicketId>) {}
 }
 
 /// Every lease is a session of its own; all who wait are still looked for with one query.

@@ -1,7 +1,7 @@
 //! TLS: who the server is, who we are, and that nothing goes over a plain line unasked.
 
 use crate::{SERVER, SERVER_TLS, support::start_as};
-use lockkeeper::{Error, Keeper, StoreError, Trouble};
+use lockkeeper::{Error, ErrorKind, Keeper, StoreError};
 use servers::Recipe;
 use std::{
     net::Ipv4Addr,
@@ -31,12 +31,12 @@ async fn with_tls_both_sides_must_be_known() {
     keeper.close().await;
 
     let e = refusal(&good.replace("ca%2Epem", "stranger%2Epem")).await;
-    assert!(e.trouble == Trouble::Misconfigured && !e.is_transient(), "{e:?}");
+    assert!(e.kind == ErrorKind::Misconfigured && !e.is_transient(), "{e:?}");
     assert!(e.what.contains("not trusted") && e.what.contains("tls_ca="), "{e}");
     let (nameless, _) = good.split_once("&tls_cert=").expect("a certificate of our own");
     for url in [nameless, bare] {
         let e = refusal(url).await;
-        assert!(e.trouble == Trouble::Denied && e.what.contains("tls_cert="), "{e:?}");
+        assert!(e.kind == ErrorKind::Denied && e.what.contains("tls_cert="), "{e:?}");
     }
 }
 
@@ -78,7 +78,7 @@ async fn with_tls_the_address_must_be_that_of_the_certificate() {
     });
     let url = server.url().replace(&format!("127.0.0.1:{port}"), &address.to_string());
     let e = refusal(&url).await;
-    assert!(e.trouble == Trouble::Misconfigured && e.what.contains("not trusted"), "{e:?}");
+    assert!(e.kind == ErrorKind::Misconfigured && e.what.contains("not trusted"), "{e:?}");
     way.abort();
 }
 
@@ -99,7 +99,7 @@ const BARE: Recipe = Recipe {
 async fn a_server_that_offers_no_tls_is_not_talked_to_without() {
     let Some(server) = start_as(BARE) else { return };
     let e = refusal(&format!("{}?tls=true", server.url())).await;
-    assert!(e.trouble == Trouble::Misconfigured && e.what.contains("offers no TLS"), "{e:?}");
+    assert!(e.kind == ErrorKind::Misconfigured && e.what.contains("offers no TLS"), "{e:?}");
 }
 
 /// A server that takes no plain connection says so to everybody.

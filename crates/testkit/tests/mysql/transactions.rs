@@ -251,7 +251,7 @@ async fn a_transaction_that_takes_over_from_the_dead_holds_nobody_up() {
     assert!(keeper.lock("account/7").try_now().await.expect("an answer").is_none());
     let next = tokio::spawn(keeper.lock("account/7").into_future());
     eventually("it stands in line", async || {
-        let line = keeper.look_at("account/7").await.expect("an answer");
+        let line = keeper.get("account/7").await.expect("an answer");
         line.is_some_and(|line| line.tickets.iter().any(|ticket| ticket.fence.is_none()))
     })
     .await;

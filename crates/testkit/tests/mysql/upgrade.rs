@@ -127,7 +127,7 @@ async fn tables_of_the_oldest_layout_are_brought_up_to_date() {
 
     let keeper = upgraded(&server).await;
     assert!(layout(&mut old.conn).await > 3);
-    let line = keeper.look_at("a").await.expect("an answer").expect("there");
+    let line = keeper.get("a").await.expect("an answer").expect("there");
     let fences: Vec<_> = line.tickets.iter().map(|ticket| ticket.fence).collect();
     assert_eq!(fences, [Some(fence), None]);
     assert_eq!(keeper.read("a").await.expect("an answer").expect("a cell").bytes, b"kept");

@@ -4,7 +4,10 @@ use crate::{
     setup::{documented, tables_by_a_user, url_for, user_with},
     support::{client, is_mysql, number, processes, run, start},
 };
-use lockkeeper::{Keeper, store::migration, store::mysql::fence_check};
+use lockkeeper::{
+    Keeper,
+    store::{migration, mysql::fence_check},
+};
 use mysql_async::{Conn, Row, prelude::Queryable};
 use std::time::{Duration, Instant};
 use testkit::{

@@ -3,7 +3,7 @@
 use crate::support::{TALKATIVE, TTL, User, keeper, start, until_length};
 use lockkeeper::{
     Guard, Keeper,
-    store::{Entered, Left, Stand, Store as _, Which},
+    store::{Entered, Left, PollScope, Store as _, TicketStatus},
 };
 use servers::{POSTGRES, Running};
 use std::{fs, path::PathBuf, time::Duration};
@@ -229,9 +229,9 @@ async fn a_blocked_line_holds_up_no_other_line() {
     }
     user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
     let stands = async || {
-        let stands = keeper.store().poll(hand.session, Which::These(waiting.clone())).await;
+        let stands = keeper.store().poll(hand.session, PollScope::These(waiting.clone())).await;
         let stands = stands.expect("an answer").into_iter().map(|(_, _, stand)| stand);
-        stands.map(|stand| matches!(stand, Stand::Granted { .. })).collect::<Vec<_>>()
+        stands.map(|stand| matches!(stand, TicketStatus::Granted { .. })).collect::<Vec<_>>()
     };
     eventually("the turn of b", async || stands().await == [false, true]).await;
     user.run("COMMIT").await;

@@ -1,7 +1,7 @@
 //! Connections that are killed, servers that die and stand still.
 
 use crate::support::{CODED, HASTY, TTL, User, held_and_awaited, keeper, refusals, start};
-use lockkeeper::{Error, Keeper, Outcome, Trouble};
+use lockkeeper::{Error, ErrorKind, Keeper, Outcome};
 use servers::{POSTGRES, Running};
 use std::{
     collections::HashMap,
@@ -198,7 +198,7 @@ async fn a_full_disk_is_said_at_once() {
     let lock = keeper.lock("a").wait(Duration::from_secs(600)).into_future();
     match soon("an error", lock).await {
         Err(Error::Store(e)) => {
-            assert_eq!((&e.trouble, e.outcome), (&Trouble::Full, Outcome::NotApplied), "{e}");
+            assert_eq!((&e.kind, e.outcome), (&ErrorKind::Full, Outcome::NotApplied), "{e}");
             assert!(e.to_string().contains("disk is full"), "{e}");
         }
         other => panic!("{other:?}"),

@@ -64,7 +64,7 @@ async fn a_jump_back_takes_no_lock_away() {
     held.extend(Duration::ZERO).await.expect("renewed");
     assert_eq!(held.health(), Health::Held);
     assert!(two.check(&held.sequencer()).await.expect("an answer"));
-    let line = two.look_at("a").await.expect("an answer").expect("a line");
+    let line = two.get("a").await.expect("an answer").expect("a line");
     assert_eq!(line.tickets[0].granted_ago, Some(Duration::ZERO), "granted in the future");
     assert!(line.tickets[0].ends_in <= TTL, "it ends in {:?}", line.tickets[0].ends_in);
     assert!(two.lock("a").try_now().await.expect("an answer").is_none());

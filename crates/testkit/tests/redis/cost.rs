@@ -48,7 +48,7 @@ async fn a_hand_over_is_one_script_and_one_message() {
         let mut held = Some(holder.lock(&name).await.expect("free"));
         let program = Path::new(env!("CARGO_BIN_EXE_taker"));
         let mut crowd = crowd(program, server.url(), &name, PROCESSES, waiters / PROCESSES).await;
-        let ahead = async || holder.look_at(&name).await.ok().flatten().map(|l| l.tickets.len());
+        let ahead = async || holder.get(&name).await.ok().flatten().map(|l| l.tickets.len());
         for some in 1..=waiters.min(40) {
             let many = waiters * some / waiters.min(40);
             eventually("they stand in line", async || ahead().await > Some(many)).await;

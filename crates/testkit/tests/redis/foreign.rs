@@ -1,7 +1,7 @@
 //! Keys that somebody else has written.
 
 use crate::support::{Witness, keeper, start};
-use lockkeeper::{Error, Keeper, Trouble};
+use lockkeeper::{Error, ErrorKind, Keeper};
 use testkit::world::eventually;
 
 /// Somebody uses our prefix for something else: said, with the key, and left as it is.
@@ -10,7 +10,7 @@ async fn a_key_that_holds_something_else_is_named_and_left_alone() {
     let Some(server) = start(servers::REDIS) else { return };
     let mut witness = Witness::of(&server).await;
     let about = |e: Error| match e {
-        Error::Store(e) if e.trouble == Trouble::Misconfigured => e.what,
+        Error::Store(e) if e.kind == ErrorKind::Misconfigured => e.what,
         other => panic!("{other:?}"),
     };
     witness.command(&["RPUSH", "lk:{0}:meta", "x"]).await;

@@ -80,7 +80,7 @@ async fn a_session_whose_key_was_evicted_is_compared_once_and_then_trusted() {
     compared(&tap).await;
     Witness::of(&server).await.command(&["DEL", "lk:{0}:s"]).await;
     let b = keeper.lock("b").await.expect("free");
-    let line = keeper.look_at("a").await.expect("a look").expect("it is held");
+    let line = keeper.get("a").await.expect("a look").expect("it is held");
     let holder = line.holders().next().expect("a holder").owner.clone();
     assert!(holder.is_some_and(|owner| owner.is_unknown()), "{line:?}");
     let renewals = async |n: usize| {

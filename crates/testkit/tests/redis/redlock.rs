@@ -1,7 +1,7 @@
 //! Redlock, when nodes come back without their memory while their neighbours go on.
 
 use crate::support::{Witness, start};
-use lockkeeper::{Error, Guard, Keeper, Trouble};
+use lockkeeper::{Error, ErrorKind, Guard, Keeper};
 use servers::Running;
 use std::time::{Duration, Instant};
 use testkit::{
@@ -178,7 +178,7 @@ async fn clients_that_disagree_about_max_ttl_are_refused() {
     let (one, other) = (keeper_of(&server, "40s", 30).await, keeper_of(&server, "3s", 2).await);
     let held = one.lock("a").try_now().await.expect("five of five").expect("free");
     let refused = async |keeper: &Keeper| match keeper.lock("a").try_now().await {
-        Err(Error::Store(e)) if e.trouble == Trouble::Misconfigured => {
+        Err(Error::Store(e)) if e.kind == ErrorKind::Misconfigured => {
             let said = e.to_string();
             assert!(said.contains("40s") && said.contains("3s"), "{said}");
             true
@@ -201,7 +201,7 @@ async fn clients_that_disagree_about_max_ttl_are_refused() {
     let agreeing = keeper_of(&server, "40s", 30).await;
     match agreeing.lock("a").try_now().await {
         Err(Error::Store(e)) => {
-            assert_eq!(e.trouble, Trouble::Unavailable, "three have no vote: {e}")
+            assert_eq!(e.kind, ErrorKind::Unavailable, "three have no vote: {e}")
         }
         other => assert!(matches!(other, Ok(None)), "two say that it is held: {other:?}"),
     }

@@ -15,12 +15,12 @@ async fn others_without_the_password_get_nothing() {
         (keeper_at(&url("app:secret@"), TTL).await, keeper_at(&url("app:secret@"), TTL).await);
     let guard = one.lock("a").await.expect("free");
     assert!(two.lock("a").try_now().await.expect("an answer").is_none());
-    assert_eq!(two.look_at("a").await.expect("a look").expect("a line").tickets.len(), 1);
+    assert_eq!(two.get("a").await.expect("a look").expect("a line").tickets.len(), 1);
     guard.write(b"value".to_vec()).await.expect("written");
     for stranger in ["", "app:wrong@"] {
         let e = Keeper::connect(&url(stranger)).await.expect_err("not theirs");
         let lockkeeper::Error::Store(e) = e else { panic!("{e}") };
-        assert_eq!(e.trouble, lockkeeper::Trouble::Denied, "{e}");
+        assert_eq!(e.kind, lockkeeper::ErrorKind::Denied, "{e}");
         assert!(!format!("{e:?}").contains("wrong"), "the password is shown");
     }
     guard.release().await.expect("released");

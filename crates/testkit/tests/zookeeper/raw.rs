@@ -1,7 +1,7 @@
 //! Raw names: what is refused, and what is left behind.
 
 use crate::{TTL, keeper_at, told};
-use lockkeeper::{Error, Owner, Trouble};
+use lockkeeper::{Error, ErrorKind, Owner};
 use servers::{ZOOKEEPER, ZOOKEEPER_BRIEF};
 use testkit::{
     live::start,
@@ -38,10 +38,10 @@ async fn raw_names_and_modes_that_cannot_be_are_refused_with_the_rule() {
     ];
     for (name, rule) in names {
         let e = plain.lock(name).try_now().await.expect_err("no path");
-        let look = plain.look_at(name).await.expect_err("no path");
+        let look = plain.get(name).await.expect_err("no path");
         for e in [e, look] {
             let Error::Store(e) = e else { panic!("{e}") };
-            assert!(e.trouble == Trouble::Name && e.to_string().contains(rule), "{e}");
+            assert!(e.kind == ErrorKind::Name && e.to_string().contains(rule), "{e}");
         }
     }
     let refused = |e: Error, remedy: &str| {
@@ -73,7 +73,7 @@ async fn a_ticket_that_we_must_not_read_is_waited_for() {
     let guard = theirs.lock("a").await.expect("free");
     let waiter = tokio::spawn(ours.lock("a").into_future());
     until_length(ours.store(), "a", 2).await;
-    let line = ours.look_at("a").await.expect("a look").expect("a line");
+    let line = ours.get("a").await.expect("a look").expect("a line");
     let [ticket, _] = &line.tickets[..] else { panic!("two, not {line:?}") };
     assert_eq!(ticket.owner, Some(Owner::default()));
     // From 3.9 on servers do not tell the number of a node that we must not read.

@@ -42,7 +42,7 @@ async fn a_creation_whose_answer_is_lost_is_found_again() {
     way.sever();
     way.open();
     let guard = soon("the grant", lock).await.expect("no panic").expect("granted");
-    let line = witness.look_at("a").await.expect("a look").expect("a line");
+    let line = witness.get("a").await.expect("a look").expect("a line");
     let [ticket] = &line.tickets[..] else { panic!("one ticket, not {line:?}") };
     assert_eq!((ticket.id, ticket.fence), (guard.ticket(), Some(guard.fence())));
     guard.release().await.expect("released");
@@ -121,7 +121,7 @@ async fn a_waiter_whose_session_died_enters_again_at_once() {
     let waiting = tokio::spawn(waiter.lock("a").into_future());
     until_length(holder.store(), "a", 2).await;
     let ticket = async || {
-        let line = holder.look_at("a").await.expect("a look").expect("a line");
+        let line = holder.get("a").await.expect("a look").expect("a line");
         line.waiters().next().map(|ticket| ticket.id)
     };
     let before = ticket().await.expect("it waits");

@@ -5,7 +5,7 @@ use super::{
     proto::{Headed as _, StatusResponse},
 };
 use crate::{
-    error::{StoreError, Trouble},
+    error::{ErrorKind, StoreError},
     store::{Advice, StoreResult},
 };
 
@@ -26,7 +26,7 @@ impl Etcd {
         let status = match self.client.status().await {
             Ok(status) => status,
             // A user without the right to ask for the status can still take locks.
-            Err(e) if e.trouble == Trouble::Denied => return Ok(Vec::new()),
+            Err(e) if e.kind == ErrorKind::Denied => return Ok(Vec::new()),
             Err(e) => return Err(e),
         };
         let mut advice: Vec<Advice> = known_bugs(version(&status.version)?).into_iter().collect();
@@ -94,7 +94,7 @@ fn version(text: &str) -> StoreResult<Version> {
         return Ok(found);
     }
     let what = format!("the server has version {text}; at least 3.4 is needed");
-    Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what))
+    Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what))
 }
 
 /// The first version of each series without the known bugs of leases.

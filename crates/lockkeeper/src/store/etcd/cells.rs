@@ -8,10 +8,12 @@ use super::{
     standing::Queue,
 };
 use crate::{
-    error::{StoreError, Trouble},
-    name::Name,
+    error::{ErrorKind, StoreError},
+    model::{
+        name::Name,
+        ticket::{Mode, Place, TicketId},
+    },
     store::{Cell, Claim, Edit, Edited, StoreResult},
-    ticket::{Mode, Place, TicketId},
 };
 
 /// How often a write begins again because the key was written meanwhile.
@@ -199,5 +201,5 @@ impl Etcd {
 
 fn busy(what: &str) -> StoreError {
     let what = format!("{what} is written by others again and again");
-    StoreError::not_applied(super::KIND, Trouble::Unavailable, what)
+    StoreError::not_applied(super::KIND, ErrorKind::Unavailable, what)
 }

@@ -15,9 +15,11 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    name::Name,
-    store::{StoreResult, together},
-    ticket::{SessionId, TicketId},
+    model::{
+        name::Name,
+        ticket::{SessionId, TicketId},
+    },
+    store::{StoreResult, common::join},
 };
 use std::collections::{BTreeSet, HashMap};
 
@@ -97,7 +99,7 @@ impl Etcd {
             let keys = self.client.time_to_live(*lease, true).await?.keys.into_iter();
             Ok::<_, StoreError>(keys.map(|key| (*lease, key)).collect::<Vec<_>>())
         });
-        let listed: StoreResult<Vec<_>> = together::all(asks).await.into_iter().collect();
+        let listed: StoreResult<Vec<_>> = join::all(asks).await.into_iter().collect();
         Ok(listed?.into_iter().flatten().collect())
     }
 
@@ -159,7 +161,7 @@ impl Etcd {
     pub(super) fn good<'a>(&self, name: &'a Name) -> StoreResult<&'a Name> {
         match self.keys.refusal(name) {
             None => Ok(name),
-            Some(rule) => Err(StoreError::not_applied(KIND, crate::error::Trouble::Name, rule)),
+            Some(rule) => Err(StoreError::not_applied(KIND, crate::error::ErrorKind::Name, rule)),
         }
     }
 }

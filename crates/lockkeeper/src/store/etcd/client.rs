@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, Moment},
-    error::{Outcome, StoreError, Trouble},
+    error::{ErrorKind, Outcome, StoreError},
     store::StoreResult,
 };
 use http::uri::{InvalidUri, PathAndQuery};
@@ -210,7 +210,7 @@ impl Client {
     /// A token that was refused, although it is new, is no verdict on the user.
     fn final_error(&self, failure: Failure) -> StoreError {
         if failure.token && self.login.is_needed() {
-            return StoreError { trouble: Trouble::Unavailable, ..failure.error };
+            return StoreError { kind: ErrorKind::Unavailable, ..failure.error };
         }
         failure.error
     }
@@ -259,7 +259,7 @@ impl Client {
 
     fn restored(&self, seen: &str) -> StoreError {
         self.restored.store(true, Ordering::Release);
-        StoreError::unknown(KIND, Trouble::Misconfigured, format!("{seen}: {RESTORED}"))
+        StoreError::unknown(KIND, ErrorKind::Misconfigured, format!("{seen}: {RESTORED}"))
     }
 
     /// Was the cluster restored or replaced since we know it?
@@ -269,7 +269,7 @@ impl Client {
 
     fn is_the_same(&self) -> StoreResult<()> {
         match self.is_restored() {
-            true => Err(StoreError::not_applied(KIND, Trouble::Misconfigured, RESTORED)),
+            true => Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, RESTORED)),
             false => Ok(()),
         }
     }

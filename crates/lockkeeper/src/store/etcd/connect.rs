@@ -3,8 +3,8 @@
 use super::{Etcd, KIND, client::Client, keys::Keys, login::Credentials, wire::Endpoint};
 use crate::{
     clock::Clock,
-    error::{Error, Result, StoreError, Trouble},
-    store::{tls, url::StoreUrl},
+    error::{Error, ErrorKind, Result, StoreError},
+    store::{common::tls, url::StoreUrl},
 };
 use std::{sync::Arc, time::Duration};
 use tokio_rustls::TlsConnector;
@@ -43,7 +43,7 @@ pub(in crate::store) async fn connect(mut url: StoreUrl) -> Result<Etcd> {
         hosts.map(|(host, port)| Endpoint { host, port: port.unwrap_or(PORT), tls: tls.clone() });
     let client = Client::new(endpoints, credentials, Clock::system()).map_err(|e| {
         let what = "the URL cannot be used";
-        StoreError::not_applied(KIND, Trouble::Misconfigured, what).because(e)
+        StoreError::not_applied(KIND, ErrorKind::Misconfigured, what).because(e)
     })?;
     Ok(Etcd::over(client, Keys::new(root, raw), Clock::system(), compact).await?)
 }

@@ -10,13 +10,15 @@ use super::{
     proto::{Compare, Headed as _, RangeRequest, RequestOp, TxnRequest, TxnResponse},
     row::{Row, State},
     sessions::{Known, tag},
-    standing::{Queue, RECHECK, Standing, UNNUMBERED},
+    standing::{LineRow, Queue, RECHECK, UNNUMBERED},
 };
 use crate::{
-    error::{Outcome, StoreError, Trouble},
-    line::LINE_MAX,
-    store::{Enter, Entered, Leave, Manner, Stand, StoreResult, Wait},
-    ticket::{Mode, Place},
+    error::{ErrorKind, Outcome, StoreError},
+    model::{
+        line::LINE_MAX,
+        ticket::{Mode, Place},
+    },
+    store::{Enter, Entered, Leave, Manner, StoreResult, TicketStatus, Wait},
 };
 use std::{collections::HashSet, sync::Arc};
 
@@ -65,7 +67,7 @@ impl Etcd {
             None => self.roomy_lease(session).await?,
         };
         let seats = self.keys.seats(name, ask.mode, *ticket, tag(session));
-        let (entered, note) = (self.wall_ms(), ask.note);
+        let (entered, note) = (self.wall_ms(), ask.label);
         let row = Row { ticket: *ticket, edit: 0, state: State::AtOnce, entered, owner, note };
         let known = Known {
             name: name.clone(),
@@ -275,7 +277,7 @@ impl Etcd {
     /// it, and theirs are the revisions at which the grants were seen. So a key is written when a ticket
     /// is granted, once, and its revision is the number: every handle and every listing finds it there.
     /// `None` if the ticket is gone.
-    pub(super) async fn draw(&self, place: &Place, own: &Standing) -> StoreResult<Option<i64>> {
+    pub(super) async fn draw(&self, place: &Place, own: &LineRow) -> StoreResult<Option<i64>> {
         let number = self.keys.number(&place.name, place.ticket);
         let ask = TxnRequest {
             // One from before the ticket was created belongs to an earlier grant.
@@ -301,14 +303,16 @@ impl Etcd {
         &self,
         place: &Place,
         queue: &Queue,
-        stand: Stand,
-    ) -> StoreResult<Stand> {
-        let Stand::Granted { fence: UNNUMBERED } = stand else { return Ok(stand) };
+        stand: TicketStatus,
+    ) -> StoreResult<TicketStatus> {
+        let TicketStatus::Granted { fence: UNNUMBERED } = stand else { return Ok(stand) };
         let at = queue.own(place.ticket, tag(place.session));
-        let Some(own) = at.map(|at| &queue.0[at]) else { return Ok(Stand::Gone) };
+        let Some(own) = at.map(|at| &queue.0[at]) else { return Ok(TicketStatus::Gone) };
         Ok(match self.draw(place, own).await? {
-            Some(number) => Stand::Granted { fence: self.note_grant(place, own.created, number) },
-            None => Stand::Gone,
+            Some(number) => {
+                TicketStatus::Granted { fence: self.note_grant(place, own.created, number) }
+            }
+            None => TicketStatus::Gone,
         })
     }
 
@@ -333,7 +337,7 @@ impl Etcd {
             self.leave_line(Leave { place, keep: None, stray }).await?;
             *traces = Traces::default();
             let what = format!("{LINE_MAX} tickets stand in the line already");
-            return Err(StoreError::not_applied(KIND, Trouble::Full, what));
+            return Err(StoreError::not_applied(KIND, ErrorKind::Full, what));
         }
         if ask.mode == Mode::Exclusive {
             let known: HashSet<Vec<u8>> = line.kvs.iter().map(|kv| kv.key.clone()).collect();
@@ -362,7 +366,7 @@ impl Etcd {
     async fn stand_again(&self, place: &Place) -> StoreResult<Entered> {
         let ticket = (place.name.clone(), place.ticket);
         let stands = self.stands(place.session, vec![ticket]).await?;
-        let stand = stands.into_iter().next().map_or(Stand::Gone, |(.., stand)| stand);
+        let stand = stands.into_iter().next().map_or(TicketStatus::Gone, |(.., stand)| stand);
         entered(stand)
     }
 
@@ -401,7 +405,7 @@ impl Etcd {
         let kept = seats.0.iter().any(|s| s.ticket == *ticket);
         if !closed.kvs.is_empty() || kept {
             let what = "the ticket was closed before this request came";
-            return Err(StoreError::not_applied(KIND, Trouble::TicketClosed, what));
+            return Err(StoreError::not_applied(KIND, ErrorKind::TicketClosed, what));
         }
         let slot = seats.0.first().map(|other| other.modified);
         same_capacity(&queue, ask.mode)?;
@@ -468,7 +472,7 @@ impl Traces {
         match entered {
             Ok(Entered::Busy(_)) if self.stray => {
                 let what = "busy, but an earlier copy of the request may still be under way";
-                Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
+                Err(StoreError::unknown(KIND, ErrorKind::Unavailable, what))
             }
             Err(e) if self.written || self.stray => {
                 Err(StoreError { outcome: Outcome::Unknown, ..e })
@@ -493,26 +497,26 @@ fn same_capacity(queue: &Queue, mode: Mode) -> StoreResult<()> {
         None => Ok(()),
         Some(capacity) => {
             let what = format!("the line has capacity {capacity}");
-            Err(StoreError::not_applied(KIND, Trouble::Capacity(capacity), what))
+            Err(StoreError::not_applied(KIND, ErrorKind::Capacity(capacity), what))
         }
     }
 }
 
-fn entered(stand: Stand) -> StoreResult<Entered> {
+fn entered(stand: TicketStatus) -> StoreResult<Entered> {
     match stand {
-        Stand::Granted { fence } => Ok(Entered::Granted { fence }),
-        Stand::Waiting(wait) => Ok(Entered::Queued(wait)),
+        TicketStatus::Granted { fence } => Ok(Entered::Granted { fence }),
+        TicketStatus::Waiting(wait) => Ok(Entered::Queued(wait)),
         // The session ended in this moment, or the ticket was evicted.
-        Stand::Gone => {
+        TicketStatus::Gone => {
             let what = "the ticket is gone as soon as it was written";
-            Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
+            Err(StoreError::unknown(KIND, ErrorKind::Unavailable, what))
         }
     }
 }
 
 fn too_quick() -> StoreError {
     let what = "the line changes too quickly for an enter";
-    StoreError::not_applied(KIND, Trouble::Unavailable, what)
+    StoreError::not_applied(KIND, ErrorKind::Unavailable, what)
 }
 
 fn surely_absent(entered: &StoreResult<Entered>) -> bool {
@@ -525,7 +529,7 @@ mod tests {
 
     #[test]
     fn only_who_left_no_trace_says_that_there_is_no_ticket() {
-        let refused = || Err(StoreError::not_applied(KIND, Trouble::Unavailable, "no leader"));
+        let refused = || Err(StoreError::not_applied(KIND, ErrorKind::Unavailable, "no leader"));
         let busy = || {
             let wait = Wait { ahead: 1, holder: None, recheck: std::time::Duration::ZERO };
             Ok(Entered::Busy(wait))

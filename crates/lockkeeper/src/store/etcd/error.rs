@@ -1,7 +1,7 @@
 //! What etcd's errors mean for a lock.
 
 use super::{KIND, wire::Unsent};
-use crate::error::{Outcome, StoreError, Trouble};
+use crate::error::{ErrorKind, Outcome, StoreError};
 use std::{error::Error as _, time::Duration};
 use tonic::{Code, Status};
 
@@ -33,14 +33,14 @@ pub(super) fn of(status: &Status) -> Failure {
         .iter()
         .any(|words| text.contains(words));
     let unsent = never_sent(status);
-    let trouble = if unsent { Trouble::Unavailable } else { trouble(status.code(), text) };
-    let endpoint = trouble == Trouble::Unavailable;
+    let kind = if unsent { ErrorKind::Unavailable } else { kind(status.code(), text) };
+    let endpoint = kind == ErrorKind::Unavailable;
     let refused = unsent || text == NO_LEADER || text == TOO_MANY;
     // A server that gets full says so also of the write that made it so.
-    let unsure = (endpoint && !refused) || trouble == Trouble::Full;
+    let unsure = (endpoint && !refused) || kind == ErrorKind::Full;
     let outcome = if unsure { Outcome::Unknown } else { Outcome::NotApplied };
     let what = words(status);
-    let error = StoreError { outcome, ..StoreError::not_applied(KIND, trouble, what) };
+    let error = StoreError { outcome, ..StoreError::not_applied(KIND, kind, what) };
     Failure { error, endpoint, token }
 }
 
@@ -61,22 +61,22 @@ fn words(status: &Status) -> String {
 
 /// Only what etcd itself, or a door before it, has surely refused is a refusal. Whatever else goes wrong
 /// on the way says nothing about whether the request was carried out.
-fn trouble(code: Code, text: &str) -> Trouble {
+fn kind(code: Code, text: &str) -> ErrorKind {
     let theirs = text.starts_with("etcdserver:");
     match code {
-        Code::PermissionDenied | Code::Unauthenticated => Trouble::Denied,
-        Code::Unimplemented => Trouble::Misconfigured,
-        Code::NotFound if text == LEASE_GONE => Trouble::SessionOver,
-        Code::ResourceExhausted if theirs && text != TOO_MANY => Trouble::Full,
+        Code::PermissionDenied | Code::Unauthenticated => ErrorKind::Denied,
+        Code::Unimplemented => ErrorKind::Misconfigured,
+        Code::NotFound if text == LEASE_GONE => ErrorKind::SessionOver,
+        Code::ResourceExhausted if theirs && text != TOO_MANY => ErrorKind::Full,
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Aborted => {
-            Trouble::Unavailable
+            ErrorKind::Unavailable
         }
-        _ if text == TOO_MANY || !theirs => Trouble::Unavailable,
+        _ if text == TOO_MANY || !theirs => ErrorKind::Unavailable,
         _ if text.contains("authentication failed") || text.contains("user name is empty") => {
-            Trouble::Denied
+            ErrorKind::Denied
         }
-        _ if text.contains("authentication is not enabled") => Trouble::Misconfigured,
-        _ => Trouble::Other,
+        _ if text.contains("authentication is not enabled") => ErrorKind::Misconfigured,
+        _ => ErrorKind::Other,
     }
 }
 
@@ -95,18 +95,18 @@ fn never_sent(status: &Status) -> bool {
 /// No answer came.
 pub(super) fn silence(after: Duration) -> Failure {
     let what = format!("no answer within {after:.1?}");
-    let error = StoreError::unknown(KIND, Trouble::Unavailable, what);
+    let error = StoreError::unknown(KIND, ErrorKind::Unavailable, what);
     Failure { error, endpoint: true, token: false }
 }
 
 pub(super) fn broken(what: &str) -> Failure {
-    let error = StoreError::unknown(KIND, Trouble::Unavailable, what);
+    let error = StoreError::unknown(KIND, ErrorKind::Unavailable, what);
     Failure { error, endpoint: true, token: false }
 }
 
 /// The lease that the request names is over.
 pub(super) fn lease_gone(e: &StoreError) -> bool {
-    e.trouble == Trouble::SessionOver
+    e.kind == ErrorKind::SessionOver
 }
 
 /// The revision that the request names is forgotten.
@@ -121,7 +121,7 @@ pub(super) fn lease_exists(e: &StoreError) -> bool {
 /// The server's answer is not what its kind of request is answered with.
 pub(super) fn nonsense(what: &str) -> StoreError {
     let what = format!("{what} in the server's answer makes no sense");
-    StoreError::unknown(KIND, Trouble::Corrupt, what)
+    StoreError::unknown(KIND, ErrorKind::Corrupt, what)
 }
 
 #[cfg(test)]
@@ -131,31 +131,35 @@ mod tests {
     #[test]
     fn an_error_says_whether_anything_was_written() {
         let cases = [
-            (Status::unavailable(NO_LEADER), Trouble::Unavailable, Outcome::NotApplied),
+            (Status::unavailable(NO_LEADER), ErrorKind::Unavailable, Outcome::NotApplied),
             (
                 Status::unavailable("etcdserver: leader changed"),
-                Trouble::Unavailable,
+                ErrorKind::Unavailable,
                 Outcome::Unknown,
             ),
-            (Status::not_found(LEASE_GONE), Trouble::SessionOver, Outcome::NotApplied),
+            (Status::not_found(LEASE_GONE), ErrorKind::SessionOver, Outcome::NotApplied),
             (
                 Status::permission_denied("etcdserver: permission denied"),
-                Trouble::Denied,
+                ErrorKind::Denied,
                 Outcome::NotApplied,
             ),
             (
                 Status::resource_exhausted("etcdserver: mvcc: database space exceeded"),
-                Trouble::Full,
+                ErrorKind::Full,
                 Outcome::Unknown,
             ),
-            (Status::resource_exhausted(TOO_MANY), Trouble::Unavailable, Outcome::NotApplied),
-            (Status::unknown("no trailers came"), Trouble::Unavailable, Outcome::Unknown),
-            (Status::internal("Missing response message."), Trouble::Unavailable, Outcome::Unknown),
-            (Status::out_of_range("too long an answer"), Trouble::Unavailable, Outcome::Unknown),
+            (Status::resource_exhausted(TOO_MANY), ErrorKind::Unavailable, Outcome::NotApplied),
+            (Status::unknown("no trailers came"), ErrorKind::Unavailable, Outcome::Unknown),
+            (
+                Status::internal("Missing response message."),
+                ErrorKind::Unavailable,
+                Outcome::Unknown,
+            ),
+            (Status::out_of_range("too long an answer"), ErrorKind::Unavailable, Outcome::Unknown),
         ];
-        for (status, trouble, outcome) in cases {
+        for (status, kind, outcome) in cases {
             let failure = of(&status);
-            assert_eq!((failure.error.trouble, failure.error.outcome), (trouble, outcome));
+            assert_eq!((failure.error.kind, failure.error.outcome), (kind, outcome));
         }
         assert!(of(&Status::unauthenticated("etcdserver: invalid auth token")).token);
         // A host may be called so.

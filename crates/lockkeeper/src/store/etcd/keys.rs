@@ -24,7 +24,7 @@
 //! with `NAME/` as with etcd's own clients, and whatever else stands there counts as exclusive.
 //! A name whose line would hold keys below `ROOT/`, or lie below it, is refused there.
 
-use crate::{
+use crate::model::{
     name::Name,
     ticket::{Mode, TicketId},
 };

@@ -5,19 +5,17 @@ use super::{
     proto::{RequestOp, TxnRequest},
     row::{Row, State},
     sessions::{Known, tag},
-    standing::{Queue, Standing},
+    standing::{LineRow, Queue},
     turn,
 };
 use crate::{
     clock::Moment,
-    error::{StoreError, Trouble},
+    error::{ErrorKind, StoreError},
+    model::ticket::Place,
     store::{Leave, Left, STRAY_MAX, StoreResult},
-    ticket::Place,
+    sync::Mutex,
 };
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::MutexGuard, time::Duration};
 
 /// How often a ticket is kept anew because it was written meanwhile.
 const TRIES: usize = 8;
@@ -29,7 +27,7 @@ pub(super) struct Strays(Mutex<Option<(i64, Moment)>>);
 
 impl Strays {
     fn present(&self) -> MutexGuard<'_, Option<(i64, Moment)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -80,7 +78,7 @@ impl Etcd {
             Err(e) if marked && error::lease_gone(&e) => {
                 *self.strays.present() = None;
                 let what = "the lease of closed tickets' marks was revoked";
-                return Err(StoreError::not_applied(KIND, Trouble::Unavailable, what));
+                return Err(StoreError::not_applied(KIND, ErrorKind::Unavailable, what));
             }
             left => left?,
         };
@@ -101,7 +99,7 @@ impl Etcd {
     ) -> StoreResult<Left> {
         let tells = next.is_some();
         let full = match self.release(key, created, lease, mark.clone(), next).await {
-            Err(e) if tells && !e.is_transient() => e.trouble == Trouble::Full,
+            Err(e) if tells && !e.is_transient() => e.kind == ErrorKind::Full,
             left => return left,
         };
         let left = self.release(key, created, lease, mark, None).await?;
@@ -157,13 +155,13 @@ impl Etcd {
         }
         Err(StoreError::not_applied(
             KIND,
-            Trouble::Unavailable,
+            ErrorKind::Unavailable,
             "the ticket is written all the time",
         ))
     }
 
     /// Hands the ticket over to a lease that nobody renews, unless it was written since. Its place in the line stays the same.
-    async fn keep(&self, own: &Standing, keep: Duration) -> StoreResult<bool> {
+    async fn keep(&self, own: &LineRow, keep: Duration) -> StoreResult<bool> {
         let Some(row) = own.row.clone() else { return Err(error::nonsense("a ticket")) };
         let lease = random_lease();
         self.client.grant(lease, seconds(keep)).await?;

@@ -12,9 +12,9 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    error::{StoreError, Trouble},
-    store::{Open, Renewal, StoreResult, Terms, together},
-    ticket::{Owner, SessionId},
+    error::{ErrorKind, StoreError},
+    model::ticket::{Owner, SessionId},
+    store::{Open, Renewal, StoreResult, Terms, common::join},
 };
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ impl Etcd {
         let granted = Duration::from_secs(granted.ok_or_else(|| StoreError::session_over(KIND))?);
         if granted < wanted {
             let what = "there is a lease of this id with a shorter time";
-            return Err(StoreError::not_applied(KIND, Trouble::Other, what));
+            return Err(StoreError::not_applied(KIND, ErrorKind::Other, what));
         }
         Ok(granted)
     }
@@ -70,7 +70,7 @@ impl Etcd {
         let found = found.ok_or_else(|| error::nonsense("a session's record"))?;
         if !found.is_of(session) {
             let what = "the session's id is taken by another one";
-            return Err(StoreError::not_applied(KIND, Trouble::Denied, what));
+            return Err(StoreError::not_applied(KIND, ErrorKind::Denied, what));
         }
         Ok(found)
     }
@@ -224,7 +224,7 @@ impl Etcd {
         let shards = records.count();
         let known = self.sessions.with(session, |life| life.shards.len()).unwrap_or(0);
         let revokes = (0..shards.max(known)).map(|shard| self.client.revoke(lease(session, shard)));
-        for revoked in together::all(revokes).await {
+        for revoked in join::all(revokes).await {
             match revoked {
                 Err(e) if !lease_gone(&e) => return Err(e),
                 _ => {}
@@ -242,7 +242,7 @@ fn check_terms(renewed: u64, read: u64) -> StoreResult<()> {
         return Ok(());
     }
     let what = "the leases were renewed by a leader that is none any more";
-    Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
+    Err(StoreError::unknown(KIND, ErrorKind::Unavailable, what))
 }
 
 #[cfg(test)]

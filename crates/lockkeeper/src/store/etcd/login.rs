@@ -1,6 +1,6 @@
 //! Who we are to the servers: the user's name and password, and the token that they gave for it.
 
-use std::sync::{Mutex, PoisonError};
+use crate::sync::Mutex;
 use tonic::metadata::{Ascii, MetadataValue};
 
 /// Who we are, if the servers want to know.
@@ -29,7 +29,7 @@ impl Login {
     }
 
     fn present(&self) -> std::sync::MutexGuard<'_, Present> {
-        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+        self.present.lock()
     }
 
     pub(super) fn is_needed(&self) -> bool {

@@ -39,15 +39,17 @@ mod watch;
 mod wire;
 
 use super::{
-    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
-    Open, Renewal, Stand, Store, StoreId, StoreResult, Terms, Which,
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
+    Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
 };
 use crate::{
     clock::Clock,
     error::StoreError,
-    line::Line,
-    name::Name,
-    ticket::{SessionId, TicketId},
+    model::{
+        line::Line,
+        name::Name,
+        ticket::{SessionId, TicketId},
+    },
 };
 use client::{Client, Nature};
 use compact::Compactor;
@@ -117,7 +119,7 @@ async fn identity(client: &Client, keys: &Keys) -> StoreResult<StoreId> {
 }
 
 impl Store for Etcd {
-    fn kind(&self) -> &'static str {
+    fn scheme(&self) -> &'static str {
         KIND
     }
 
@@ -155,8 +157,8 @@ impl Store for Etcd {
     async fn poll(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        which: PollScope,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         self.poll_tickets(session, which).await
     }
 
@@ -168,12 +170,12 @@ impl Store for Etcd {
         self.leave_line(ask).await
     }
 
-    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+    async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
         self.annotate_ticket(edit).await
     }
 
-    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
-        self.look_at(which).await
+    async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
+        self.get(which).await
     }
 
     fn blind_spots(&self) -> Option<&'static str> {

@@ -9,9 +9,11 @@ use super::{
     watch::Target,
 };
 use crate::{
-    name::Name,
-    store::{Stand, StoreResult, Which},
-    ticket::{Mode, Place, SessionId, TicketId},
+    model::{
+        name::Name,
+        ticket::{Mode, Place, SessionId, TicketId},
+    },
+    store::{PollScope, StoreResult, TicketStatus},
 };
 use std::collections::{BTreeSet, HashMap};
 
@@ -19,17 +21,18 @@ impl Etcd {
     pub(super) async fn poll_tickets(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        which: PollScope,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         match which {
-            Which::These(tickets) if !self.is_owner(session).await? => {
-                Ok(tickets.into_iter().map(|(name, ticket)| (name, ticket, Stand::Gone)).collect())
-            }
-            Which::These(tickets) => self.stands(session, tickets).await,
-            Which::All => {
+            PollScope::These(tickets) if !self.is_owner(session).await? => Ok(tickets
+                .into_iter()
+                .map(|(name, ticket)| (name, ticket, TicketStatus::Gone))
+                .collect()),
+            PollScope::These(tickets) => self.stands(session, tickets).await,
+            PollScope::All => {
                 let tickets = self.tickets_of(session).await?;
                 let mut stands = self.stands(session, tickets).await?;
-                stands.retain(|(.., stand)| *stand != Stand::Gone);
+                stands.retain(|(.., stand)| *stand != TicketStatus::Gone);
                 Ok(stands)
             }
         }
@@ -52,7 +55,7 @@ impl Etcd {
         &self,
         session: SessionId,
         tickets: Vec<(Name, TicketId)>,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         if let [(name, ticket)] = &tickets[..]
             && let Some(stand) = self.answer_the_call(session, name, *ticket).await
         {
@@ -93,7 +96,7 @@ impl Etcd {
         session: SessionId,
         name: &Name,
         ticket: TicketId,
-    ) -> Option<Stand> {
+    ) -> Option<TicketStatus> {
         let called = self.sessions.with(session, |life| {
             let known = life.tickets.get_mut(&ticket);
             known.is_some_and(|known| std::mem::take(&mut known.called) && known.fence.is_none())
@@ -168,7 +171,7 @@ impl Etcd {
         Ok((revision, lines))
     }
 
-    fn stand(&self, place: &Place, queue: &Queue, revision: i64) -> Stand {
+    fn stand(&self, place: &Place, queue: &Queue, revision: i64) -> TicketStatus {
         let Place { session, ticket, .. } = place;
         if queue.own(*ticket, tag(*session)).is_some() {
             return self.verdict(place, queue, revision);
@@ -181,12 +184,12 @@ impl Etcd {
                 life.detach(*session, *ticket);
             }
         });
-        Stand::Gone
+        TicketStatus::Gone
     }
 
     /// How a ticket stands that was found in what was read of its line at this revision; if it has to
     /// wait, what it waits for is watched from there on.
-    pub(super) fn verdict(&self, place: &Place, queue: &Queue, revision: i64) -> Stand {
+    pub(super) fn verdict(&self, place: &Place, queue: &Queue, revision: i64) -> TicketStatus {
         let Place { session, name, ticket } = place;
         let at = queue.own(*ticket, tag(*session)).expect("the ticket was found in the line");
         let own = &queue.0[at];
@@ -195,15 +198,15 @@ impl Etcd {
             Some((before, life.born(*ticket, own.created)?.fence))
         });
         match known.flatten() {
-            Some((_, Some(fence))) => return Stand::Granted { fence },
+            Some((_, Some(fence))) => return TicketStatus::Granted { fence },
             // Only its key was read, and it is not the one we knew: the next poll reads the line.
-            Some((Some(_), None)) => return Stand::Waiting(queue.wait(at, self.wall_ms())),
+            Some((Some(_), None)) => return TicketStatus::Waiting(queue.wait(at, self.wall_ms())),
             _ => {}
         }
         if at < queue.admitted() {
             let number = if self.keys.is_raw() { None } else { Some(own.created) };
             let fence = number.map(|number| self.note_grant(place, own.created, number));
-            return Stand::Granted { fence: fence.unwrap_or(UNNUMBERED) };
+            return TicketStatus::Granted { fence: fence.unwrap_or(UNNUMBERED) };
         }
         let blocker = queue.blocker(at);
         let anyone = blocker == Blocker::Anyone;
@@ -222,6 +225,6 @@ impl Etcd {
                 ear.watch(target);
             }
         });
-        Stand::Waiting(queue.wait(at, self.wall_ms()))
+        TicketStatus::Waiting(queue.wait(at, self.wall_ms()))
     }
 }

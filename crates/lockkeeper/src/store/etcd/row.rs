@@ -3,8 +3,8 @@
 //! All three are text with a first line of fields, so that `etcdctl get` shows something useful.
 
 use crate::{
+    model::ticket::{Owner, SessionId, TicketId},
     store::{Cell, Terms},
-    ticket::{Owner, SessionId, TicketId},
 };
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use ring::digest::{SHA256, digest};

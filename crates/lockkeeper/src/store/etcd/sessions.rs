@@ -3,13 +3,16 @@
 use super::{turn::Next, watch::Ear};
 use crate::{
     clock::Moment,
-    name::Name,
+    model::{
+        name::Name,
+        ticket::{Mode, Owner, SessionId, TicketId},
+    },
     store::Terms,
-    ticket::{Mode, Owner, SessionId, TicketId},
+    sync::Mutex,
 };
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
 
 /// A lease gets slow with many keys, so a session takes another one after so many.
@@ -35,7 +38,7 @@ pub(super) struct Sessions(Mutex<HashMap<SessionId, Life>>);
 
 impl Sessions {
     pub(super) fn lives(&self) -> MutexGuard<'_, HashMap<SessionId, Life>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Does something with what is known of a session, if it is.

@@ -4,14 +4,16 @@ use super::{
     Etcd, KIND, ops,
     proto::{Headed as _, KeyValue, RangeRequest},
     row::State,
-    standing::{Queue, Standing},
+    standing::{LineRow, Queue},
 };
 use crate::{
-    error::{StoreError, Trouble},
-    line::{Line, Ticket},
-    name::Name,
-    store::{LOOK_MAX, Look, StoreResult, together},
-    ticket::TicketId,
+    error::{ErrorKind, StoreError},
+    model::{
+        line::{Line, Ticket},
+        name::Name,
+        ticket::TicketId,
+    },
+    store::{LIST_MAX, ListScope, StoreResult, common::join},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -26,14 +28,14 @@ const RAW_PAGE: i64 = 10_000;
 const KEYS_MAX: i64 = 100_000;
 
 impl Etcd {
-    pub(super) async fn look_at(&self, which: Look) -> StoreResult<Vec<Line>> {
+    pub(super) async fn get(&self, which: ListScope) -> StoreResult<Vec<Line>> {
         let lines = match which {
-            Look::Exact(name) => {
+            ListScope::Exact(name) => {
                 self.good(&name)?;
                 let line = self.client.range(ops::all(&self.keys.line(&name))).await?;
                 vec![(name.clone(), Queue::read(&self.keys, &name, line.kvs))]
             }
-            Look::Prefix { prefix, after } => self.lines(&prefix, after).await?,
+            ListScope::Prefix { prefix, after } => self.lines(&prefix, after).await?,
         };
         let leases: BTreeSet<i64> =
             lines.iter().flat_map(|(_, queue)| queue.0.iter().map(|s| s.lease)).collect();
@@ -41,7 +43,7 @@ impl Etcd {
         let numbers = self.numbers(&lines).await?;
         let shown =
             lines.iter().filter_map(|(name, queue)| self.show(name, queue, &ends, &numbers));
-        Ok(shown.take(LOOK_MAX).collect())
+        Ok(shown.take(LIST_MAX).collect())
     }
 
     async fn lines(&self, prefix: &str, after: Option<Name>) -> StoreResult<Vec<(Name, Queue)>> {
@@ -68,13 +70,13 @@ impl Etcd {
                 }
             }
             // The last of the lines may go on, so one more than is wanted.
-            match last.filter(|_| page.more && lines.len() <= LOOK_MAX) {
+            match last.filter(|_| page.more && lines.len() <= LIST_MAX) {
                 Some(next) => span.from = next,
                 None => break,
             }
         }
         let wanted = |(name, _): &(Name, _)| after.as_ref().is_none_or(|after| name > after);
-        let lines = lines.into_iter().filter(wanted).take(LOOK_MAX);
+        let lines = lines.into_iter().filter(wanted).take(LIST_MAX);
         let read = |(name, kvs)| {
             let queue = Queue::read(&self.keys, &name, kvs);
             (name, queue)
@@ -110,12 +112,12 @@ impl Etcd {
                         "more than {KEYS_MAX} keys of the cluster begin with {prefix:?}, and with \
                          raw=true each of them may be a lock: ask for a longer prefix"
                     );
-                    return Err(StoreError::not_applied(KIND, Trouble::Full, what));
+                    return Err(StoreError::not_applied(KIND, ErrorKind::Full, what));
                 }
                 None => break,
             }
         }
-        let names: Vec<Name> = names.into_iter().take(LOOK_MAX).collect();
+        let names: Vec<Name> = names.into_iter().take(LIST_MAX).collect();
         let mut lines = Vec::with_capacity(names.len());
         for names in names.chunks(ops::OPS_MAX) {
             let asks = names.iter().map(|name| ops::all(&self.keys.line(name))).collect();
@@ -137,9 +139,9 @@ impl Etcd {
             let granted = queue.0.iter().take(queue.admitted());
             granted.filter(|s| s.spot.session.is_some()).map(move |s| (name, s))
         });
-        let granted: Vec<(&Name, &Standing)> = granted.collect();
+        let granted: Vec<(&Name, &LineRow)> = granted.collect();
         for granted in granted.chunks(ops::OPS_MAX) {
-            let key = |(name, s): &(&Name, &Standing)| self.keys.number(name, s.ticket);
+            let key = |(name, s): &(&Name, &LineRow)| self.keys.number(name, s.ticket);
             let asks = granted.iter().map(|ours| ops::key_of(&key(ours))).collect();
             let (_, found) = self.read_all(asks).await?;
             for ((_, s), number) in granted.iter().zip(found) {
@@ -157,7 +159,7 @@ impl Etcd {
             let left = Duration::from_secs(u64::try_from(left).unwrap_or(0));
             Ok::<_, StoreError>((lease, left))
         });
-        together::all(asks).await.into_iter().collect()
+        join::all(asks).await.into_iter().collect()
     }
 
     fn show(
@@ -168,7 +170,7 @@ impl Etcd {
         numbers: &HashMap<TicketId, i64>,
     ) -> Option<Line> {
         // What another client has exported as the number of its grant is written nowhere.
-        let number = |s: &Standing| match self.keys.is_raw() {
+        let number = |s: &LineRow| match self.keys.is_raw() {
             true => numbers.get(&s.ticket).copied().unwrap_or(0),
             false => s.created,
         };
@@ -181,13 +183,13 @@ impl Etcd {
             let ago =
                 |row: &super::row::Row| Duration::from_millis(now.saturating_sub(row.entered));
             let entered_ago = standing.row.as_ref().map(ago).unwrap_or_default();
-            let at_once = |s: &Standing| s.row.as_ref().is_some_and(|r| r.state != State::Queued);
+            let at_once = |s: &LineRow| s.row.as_ref().is_some_and(|r| r.state != State::Queued);
             Ticket {
                 id: standing.ticket,
                 mode: standing.spot.mode,
                 fence: (at < admitted).then(|| u64::try_from(number(standing)).unwrap_or(0)),
                 owner: standing.owner(),
-                note: standing.note().to_vec(),
+                label: standing.note().to_vec(),
                 entered_ago,
                 granted_ago: (at < admitted && at_once(standing)).then_some(entered_ago),
                 ends_in: ends_in(standing.lease),

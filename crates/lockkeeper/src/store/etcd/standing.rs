@@ -9,10 +9,12 @@ use super::{
     row::{Row, State},
 };
 use crate::{
-    admission::Room,
-    name::Name,
+    model::{
+        admission::Room,
+        name::Name,
+        ticket::{Mode, Owner, TicketId},
+    },
     store::{Holder, Wait},
-    ticket::{Mode, Owner, TicketId},
 };
 use std::{collections::HashMap, time::Duration};
 
@@ -23,7 +25,7 @@ pub(super) const RECHECK: Duration = Duration::from_secs(1);
 pub(super) const UNNUMBERED: u64 = 0;
 
 /// A ticket in a line.
-pub(super) struct Standing {
+pub(super) struct LineRow {
     pub(super) key: Vec<u8>,
     pub(super) created: i64,
     pub(super) modified: i64,
@@ -35,7 +37,7 @@ pub(super) struct Standing {
     pub(super) value: Vec<u8>,
 }
 
-impl Standing {
+impl LineRow {
     pub(super) fn is_kept(&self) -> bool {
         self.row.as_ref().is_some_and(|row| row.state == State::Kept)
     }
@@ -67,11 +69,11 @@ pub(super) enum Blocker {
 }
 
 /// A line, in order.
-pub(super) struct Queue(pub(super) Vec<Standing>);
+pub(super) struct Queue(pub(super) Vec<LineRow>);
 
 impl Queue {
     pub(super) fn read(keys: &Keys, name: &Name, kvs: Vec<KeyValue>) -> Self {
-        let mut line: Vec<Standing> = kvs
+        let mut line: Vec<LineRow> = kvs
             .into_iter()
             .map(|kv| {
                 let spot = keys.spot(name, &kv.key);
@@ -79,7 +81,7 @@ impl Queue {
                 // Whose value was not read stands in a slot and has no name.
                 let named = spot.ticket.or_else(|| row.as_ref().map(|row| row.ticket));
                 let ticket = named.unwrap_or(TicketId::from_bytes([0; 16]));
-                Standing {
+                LineRow {
                     created: kv.create_revision,
                     modified: kv.mod_revision,
                     lease: kv.lease,
@@ -97,7 +99,7 @@ impl Queue {
 
     /// Says which ticket stands at a key, for when the values were not read.
     pub(super) fn name(&mut self, key: &[u8], created: i64, ticket: TicketId) {
-        let at_key = |s: &&mut Standing| s.key == key && s.created == created;
+        let at_key = |s: &&mut LineRow| s.key == key && s.created == created;
         if let Some(standing) = self.0.iter_mut().find(at_key) {
             standing.ticket = ticket;
         }
@@ -110,14 +112,14 @@ impl Queue {
     /// Where a session's own ticket stands.
     pub(super) fn own(&self, ticket: TicketId, session: i64) -> Option<usize> {
         let is_it =
-            |s: &Standing| s.ticket == ticket && s.spot.session == Some(session) && !s.is_kept();
+            |s: &LineRow| s.ticket == ticket && s.spot.session == Some(session) && !s.is_kept();
         self.0.iter().position(is_it)
     }
 
     /// How many are admitted.
     pub(super) fn admitted(&self) -> usize {
         let weights = self.0.iter().map(|s| s.spot.mode.weight());
-        crate::admission::admitted(weights, self.capacity().unwrap_or(0))
+        crate::model::admission::admitted(weights, self.capacity().unwrap_or(0))
     }
 
     /// Would one more of this mode be admitted?
@@ -130,7 +132,7 @@ impl Queue {
     /// Whom the ticket at this place, which has to wait, waits for.
     pub(super) fn blocker(&self, at: usize) -> Blocker {
         let mode = self.0[at].spot.mode;
-        let full = |s: &&Standing| s.spot.mode.weight() >= mode.capacity();
+        let full = |s: &&LineRow| s.spot.mode.weight() >= mode.capacity();
         match mode {
             Mode::Exclusive => self.0[..at].last(),
             // Readers go together behind the last writer before them.
@@ -160,7 +162,7 @@ impl Queue {
             let at_once = row.state == State::AtOnce;
             let held_for =
                 at_once.then(|| Duration::from_millis(wall_ms.saturating_sub(row.entered)));
-            Some(Holder { owner: row.owner.clone(), note: row.note.clone(), held_for })
+            Some(Holder { owner: row.owner.clone(), label: row.note.clone(), held_for })
         });
         // Nothing moves here without a write, and writes are watched.
         Wait { ahead, holder, recheck: Wait::rest_most(ahead) }

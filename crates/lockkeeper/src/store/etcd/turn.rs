@@ -12,7 +12,7 @@ use super::{
     proto::{RequestOp, TxnRequest},
     standing::Queue,
 };
-use crate::{name::Name, ticket::Mode};
+use crate::model::{name::Name, ticket::Mode};
 use std::sync::Arc;
 
 /// Of how many who stand behind is known.
@@ -86,8 +86,8 @@ impl Letter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ticket::TicketId;
     use crate::store::etcd::proto::KeyValue;
-    use crate::ticket::TicketId;
     use proptest::prelude::*;
 
     fn line(keys: &Keys, name: &Name, modes: &[Mode]) -> Queue {

@@ -20,9 +20,9 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    error::{StoreError, Trouble},
+    error::{ErrorKind, StoreError},
+    model::ticket::{SessionId, TicketId},
     store::{Hints, StoreResult},
-    ticket::{SessionId, TicketId},
 };
 use std::{collections::HashMap, pin::Pin, sync::Arc, task::Poll, time::Duration};
 use tokio::sync::mpsc;
@@ -271,7 +271,7 @@ impl Watches {
             Meaning::MayGo(ticket) | Meaning::Ended(ticket) | Meaning::Moved(ticket) => {
                 self.forget(ticket);
                 self.drop_spare(response.watch_id);
-                to.hints.look(Some(ticket));
+                to.hints.recheck(Some(ticket));
             }
         }
     }
@@ -345,7 +345,7 @@ impl Calls<'_> {
                 known.called = true;
             }
         });
-        self.hints.look(Some(ticket));
+        self.hints.recheck(Some(ticket));
     }
 
     /// A ticket's turn has come. A ticket that is not known to have come
@@ -409,7 +409,7 @@ impl Etcd {
         self.sessions.with(session, |life| life.ear = None);
         match answer {
             Err(e) => e,
-            Ok(()) => StoreError::not_applied(KIND, Trouble::Unavailable, "the watches ended"),
+            Ok(()) => StoreError::not_applied(KIND, ErrorKind::Unavailable, "the watches ended"),
         }
     }
 
@@ -485,7 +485,7 @@ impl Etcd {
         }
         if response.watch_id == MAILBOX && response.created {
             // Now we listen: what happened before, a poll has to find out.
-            calls.hints.look(None);
+            calls.hints.recheck(None);
         }
         watches.hear(&response, calls);
         Ok(true)

@@ -6,7 +6,8 @@
 
 use crate::{
     clock::Clock,
-    store::tls::{Stream, dial, late},
+    store::common::tls::{Stream, dial, late},
+    sync::Mutex,
 };
 use bytes::Bytes;
 use h2::{
@@ -20,7 +21,7 @@ use std::{
     future::{Future, poll_fn},
     io,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    sync::Arc,
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
@@ -125,17 +126,9 @@ impl Engine {
         Self(Mutex::new(Moving { connection, waker, end: None }))
     }
 
-    fn try_lock(&self) -> Option<MutexGuard<'_, Moving>> {
-        match self.0.try_lock() {
-            Ok(moving) => Some(moving),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
     /// The task's part; ends with the connection.
     fn poll(&self, cx: &Context<'_>) -> Poll<Result<(), h2::Error>> {
-        let Some(mut moving) = self.try_lock() else {
+        let Some(mut moving) = self.0.try_lock() else {
             // Somebody is at it, and may have seen too little.
             cx.waker().wake_by_ref();
             return Poll::Pending;
@@ -147,7 +140,7 @@ impl Engine {
 
     /// Queues something and writes it, if nobody else is at it; else the task will.
     fn with<T>(&self, queue: impl FnOnce() -> T) -> T {
-        let moving = self.try_lock();
+        let moving = self.0.try_lock();
         let queued = queue();
         if let Some(mut moving) = moving {
             moving.turn();
@@ -188,7 +181,7 @@ impl Wire {
     /// The connection that stands or is just being made; a new one if it is over, or `spent`.
     fn line(&self, spent: Option<&watch::Receiver<State>>) -> watch::Receiver<State> {
         let Shared { endpoint, clock, line } = &*self.0;
-        let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut line = line.lock();
         // Without its task, which may have gone with its runtime, a connection is over too.
         let over = line.has_changed().is_err() || matches!(*line.borrow(), State::Over(_));
         if over || spent.is_some_and(|spent| spent.same_channel(&line)) {
@@ -291,7 +284,7 @@ struct Stop(Arc<Engine>);
 
 impl Drop for Stop {
     fn drop(&mut self) {
-        self.0.0.lock().unwrap_or_else(PoisonError::into_inner).connection = None;
+        self.0.0.lock().connection = None;
     }
 }
 

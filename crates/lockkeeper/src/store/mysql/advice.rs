@@ -1,14 +1,13 @@
 //! What about a server's set-up can hurt locks, and what to do about it.
 
 use super::{
-    KIND,
+    KIND, error,
     link::Link,
     reply::{field, one},
-    trouble,
 };
 use crate::{
     clock::Clock,
-    error::{StoreError, Trouble},
+    error::{ErrorKind, StoreError},
     store::{Advice, StoreResult},
 };
 use std::collections::HashMap;
@@ -65,7 +64,7 @@ async fn facts(link: &Link, sql: &str) -> StoreResult<Facts> {
 async fn dumps(link: &Link) -> StoreResult<Facts> {
     match facts(link, DUMPS).await {
         // Before 8.0.22 there is no such table.
-        Err(e) if trouble::is_missing(&e) => Ok(Facts::new()),
+        Err(e) if error::is_missing(&e) => Ok(Facts::new()),
         found => found,
     }
 }
@@ -93,7 +92,7 @@ fn refuse_old(version: &str) -> StoreResult<()> {
     let (major, minor) = oldest;
     let what =
         format!("the server has version {version}; at least {kind} {major}.{minor} is needed");
-    Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what))
+    Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what))
 }
 
 fn read_only(facts: &Facts) -> Option<Advice> {

@@ -2,17 +2,15 @@
 
 use super::KIND;
 use super::{
-    Enter, Entered, Manner, Mysql, PATIENCE, bytes,
+    Enter, Entered, Manner, Mysql, PATIENCE, bytes, error,
     link::Text,
     micros,
     reply::{self, Answer, one},
-    trouble,
 };
 use crate::{
-    error::{Outcome, StoreError, Trouble},
-    line::LINE_MAX,
+    error::{ErrorKind, Outcome, StoreError},
+    model::{line::LINE_MAX, ticket::Place},
     store::StoreResult,
-    ticket::Place,
 };
 use std::sync::atomic::Ordering;
 
@@ -33,7 +31,7 @@ impl Mysql {
             bytes(session.to_bytes()),
             ask.mode.weight().into(),
             ask.mode.capacity().into(),
-            bytes(&ask.note),
+            bytes(&ask.label),
             bytes(name.as_str()),
             life.min(deadline).into(),
         ];
@@ -59,7 +57,7 @@ impl Mysql {
             Answer::Late(now) => {
                 self.set_clock(now);
                 let what = "the server's clock does not stand still";
-                Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
+                Err(StoreError::not_applied(KIND, ErrorKind::Unavailable, what))
             }
         }
     }
@@ -77,7 +75,7 @@ impl Mysql {
             u8::from(ask.manner == Manner::Queue).into(),
             deadline.into(),
             LINE_MAX.into(),
-            bytes(&ask.note),
+            bytes(&ask.label),
         ];
         let sql = match ask.manner {
             Manner::Queue => Text::from(&self.sql.enter),
@@ -85,7 +83,7 @@ impl Mysql {
             Manner::Contend => Text::at_once(&self.sql.enter),
         };
         let reply = match self.link.insist_briefly(self.link.lines(), sql, params).await {
-            Err(e) if trouble::is_blocked(&e) => {
+            Err(e) if error::is_blocked(&e) => {
                 if e.outcome == Outcome::Unknown {
                     self.doubts.note(&ask.place);
                 }

@@ -4,7 +4,7 @@ use super::{
     Leave, Left, Mysql, STRAY_MAX, bytes, micros,
     reply::{self, one, what},
 };
-use crate::{store::StoreResult, ticket::Place};
+use crate::{model::ticket::Place, store::StoreResult};
 use std::sync::atomic::Ordering;
 
 impl Mysql {

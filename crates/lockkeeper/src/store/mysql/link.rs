@@ -5,22 +5,20 @@
 //! silent, the request under way is *unknown*, all other connections are taken to be broken too,
 //! and the next request connects anew: perhaps to another server behind the same name.
 
-use super::{KIND, statements::Patient, trouble};
+use super::{KIND, error, statements::Patient};
 use crate::{
+    api::retry::jittered,
     clock::{Clock, Moment},
-    error::{Outcome, StoreError, Trouble},
-    retry::jittered,
+    error::{ErrorKind, Outcome, StoreError},
     store::StoreResult,
+    sync::Mutex,
 };
 use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, Statement, Value, prelude::Queryable};
 use std::{
     io,
     net::{IpAddr, SocketAddr},
     pin::pin,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 use tokio::{
@@ -180,13 +178,13 @@ impl Lane {
     }
 
     fn take(&self, breaks: u64) -> Option<Wire> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         idle.retain(|wire| wire.breaks == breaks);
         idle.pop()
     }
 
     fn put(&self, wire: Wire) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(wire);
+        self.idle.lock().push(wire);
     }
 
     async fn permit(&self) -> StoreResult<SemaphorePermit<'_>> {
@@ -197,7 +195,7 @@ impl Lane {
             Ok(Ok(permit)) => Ok(permit),
             _ => {
                 let what = format!("the server did not get to this request within {QUEUE:?}");
-                Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
+                Err(StoreError::not_applied(KIND, ErrorKind::Unavailable, what))
             }
         }
     }
@@ -305,7 +303,7 @@ impl Link {
         params: Vec<Value>,
     ) -> StoreResult<Reply> {
         let until = self.clock.now() + BLOCKED;
-        let soon = |e: &StoreError| !trouble::is_blocked(e) || self.clock.now() < until;
+        let soon = |e: &StoreError| !error::is_blocked(e) || self.clock.now() < until;
         self.persist(lane, sql.into(), params, soon).await
     }
 
@@ -326,7 +324,7 @@ impl Link {
     ) -> StoreResult<Wrote> {
         match self.attempt(lane, sql, params).await {
             Ok(answer) => Ok(answer.wrote),
-            Err(e) if trouble::is_turned_back(&e) => Ok(Wrote::default()),
+            Err(e) if error::is_turned_back(&e) => Ok(Wrote::default()),
             Err(e) => Err(e),
         }
     }
@@ -396,12 +394,12 @@ impl Link {
                 Ok(answer)
             }
             Ok(Err(e)) => {
-                match trouble::ends_connection(&e) {
+                match error::ends_connection(&e) {
                     true => self.broke(),
                     false => lane.put(wire),
                 }
-                let e = trouble::error(e);
-                if trouble::code(&e).is_some_and(trouble::is_elsewhere) {
+                let e = error::error(e);
+                if error::code(&e).is_some_and(error::is_elsewhere) {
                     self.first.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(e)
@@ -410,14 +408,14 @@ impl Link {
                 lane.late.fetch_add(1, Ordering::Relaxed);
                 self.broke();
                 let what = format!("no answer within {patience:?}");
-                Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
+                Err(StoreError::unknown(KIND, ErrorKind::Unavailable, what))
             }
         }
     }
 
     async fn connect(&self) -> StoreResult<Conn> {
         match timeout(CONNECT, self.connect_to_any()).await {
-            Ok(made) => made.map_err(trouble::at_connect),
+            Ok(made) => made.map_err(error::at_connect),
             Err(_) => Err(late(CONNECT)),
         }
     }
@@ -454,7 +452,7 @@ impl Link {
 
 fn late(after: Duration) -> StoreError {
     let what = format!("cannot connect within {after:?}");
-    StoreError::not_applied(KIND, Trouble::Unavailable, what)
+    StoreError::not_applied(KIND, ErrorKind::Unavailable, what)
 }
 
 /// A request without an answer. Whoever gives it up after long has given up its connection, too: it
@@ -498,10 +496,10 @@ impl Alone {
             }
         };
         match timeout(self.patience, answer).await {
-            Ok(answer) => answer.map_err(trouble::error),
+            Ok(answer) => answer.map_err(error::error),
             Err(_) => {
                 let what = format!("no answer within {:?}", self.patience);
-                Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
+                Err(StoreError::unknown(KIND, ErrorKind::Unavailable, what))
             }
         }
     }

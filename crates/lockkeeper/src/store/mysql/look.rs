@@ -8,9 +8,11 @@ use super::{
     schema,
 };
 use crate::{
-    line::{Line, Ticket},
-    name::Name,
-    store::{LOOK_MAX, Look, StoreResult},
+    model::{
+        line::{Line, Ticket},
+        name::Name,
+    },
+    store::{LIST_MAX, ListScope, StoreResult},
 };
 use mysql_async::Value;
 
@@ -33,14 +35,16 @@ const NAMES: &str = "(SELECT name FROM lk_gate \
      (SELECT DISTINCT name FROM lk_ticket \
      WHERE name >= ? AND name > ? AND name < ? ORDER BY name LIMIT ?) ORDER BY name LIMIT ?";
 
-pub(super) async fn look(link: &Link, prefix: &str, which: Look) -> StoreResult<Vec<Line>> {
+pub(super) async fn look(link: &Link, prefix: &str, which: ListScope) -> StoreResult<Vec<Line>> {
     let (begin, mut after) = match which {
-        Look::Exact(exact) => {
+        ListScope::Exact(exact) => {
             let sql = schema::named(prefix, &STANDING.replace("{which}", "name = ?"));
             let params = vec![bytes(exact.as_str()), bytes(exact.as_str())];
             return lines(&link.insist(link.lines(), &sql, params).await?.rows);
         }
-        Look::Prefix { prefix, after } => (prefix, after.as_ref().map_or_else(Vec::new, to_bytes)),
+        ListScope::Prefix { prefix, after } => {
+            (prefix, after.as_ref().map_or_else(Vec::new, to_bytes))
+        }
     };
     // No name has this byte, which is none of UTF-8.
     let end = [begin.as_bytes(), &[0xff]].concat();
@@ -48,8 +52,8 @@ pub(super) async fn look(link: &Link, prefix: &str, which: Look) -> StoreResult<
     let which = "name >= ? AND name > ? AND name <= ?";
     let standing_sql = schema::named(prefix, &STANDING.replace("{which}", which));
     let mut found = Vec::new();
-    while found.len() < LOOK_MAX {
-        let most = Value::from(LOOK_MAX);
+    while found.len() < LIST_MAX {
+        let most = Value::from(LIST_MAX);
         let range = [bytes(&begin), bytes(&after), bytes(&end), most.clone()];
         let params = [&range[..], &range[..], &[most]].concat();
         let names = link.insist(link.lines(), &names_sql, params).await?.rows;
@@ -60,7 +64,7 @@ pub(super) async fn look(link: &Link, prefix: &str, which: Look) -> StoreResult<
         found.extend(lines(&link.insist(link.lines(), &standing_sql, params).await?.rows)?);
         after = last;
     }
-    found.truncate(LOOK_MAX);
+    found.truncate(LIST_MAX);
     Ok(found)
 }
 

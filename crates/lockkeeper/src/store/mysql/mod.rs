@@ -22,6 +22,7 @@
 mod advice;
 pub(super) mod connect;
 mod enter;
+mod error;
 mod leave;
 mod link;
 mod look;
@@ -31,7 +32,6 @@ mod rights;
 mod schema;
 mod statements;
 mod sweep;
-mod trouble;
 mod tx;
 mod watch;
 
@@ -39,16 +39,19 @@ pub(super) use connect::migration;
 pub use tx::{Procedures, fence_check, lock_in};
 
 use super::{
-    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
-    Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, TicketDigest,
-    Which, doubts::Doubts, fast::Fast,
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
+    Manner, Open, PollScope, Renewal, STRAY_MAX, Store, StoreId, StoreResult, Terms, TicketDigest,
+    TicketStatus, common::duplicates::Duplicates, common::fast_path::FastPath,
 };
 use crate::{
     clock::Clock,
     error::{Outcome, StoreError},
-    line::Line,
-    name::Name,
-    ticket::{Place, SessionId, TicketId},
+    model::{
+        line::Line,
+        name::Name,
+        ticket::{Place, SessionId, TicketId},
+    },
+    sync::Mutex,
 };
 use connect::Plan;
 use link::Link;
@@ -60,7 +63,7 @@ use statements::{Server, Statements};
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
@@ -99,9 +102,9 @@ pub struct Mysql {
     /// The server's clock less ours, in microseconds, as last seen.
     offset: AtomicI64,
     watch: Watch,
-    fast: Fast,
+    fast: FastPath,
     often: Often,
-    doubts: Doubts,
+    doubts: Duplicates,
     renewals: AtomicU64,
     sweep: Sweep,
 }
@@ -160,9 +163,9 @@ impl Mysql {
             outdated: AtomicBool::new(false),
             offset: AtomicI64::new(0),
             watch: Watch::default(),
-            fast: Fast::default(),
+            fast: FastPath::default(),
             often: Often::default(),
-            doubts: Doubts::default(),
+            doubts: Duplicates::default(),
             renewals: AtomicU64::new(0),
         })
     }
@@ -184,7 +187,7 @@ impl Mysql {
     /// the same name, or has been started anew, it may not have what was written last.
     fn meet(&self, row: &Row) -> StoreResult<()> {
         let now = Answering::of(row)?;
-        let mut last = self.answering.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.answering.lock();
         if last.as_ref().is_some_and(|last| !last.is(&now)) {
             self.servers.fetch_add(1, Ordering::AcqRel);
             // The other connections may still lead to the server of before.
@@ -224,7 +227,7 @@ impl Mysql {
         &self,
         session: SessionId,
         tickets: &[(Name, TicketId)],
-    ) -> StoreResult<Vec<Stand>> {
+    ) -> StoreResult<Vec<TicketStatus>> {
         let mut list = Vec::new();
         for (name, ticket) in tickets {
             let length = u16::try_from(name.as_str().len()).unwrap_or(0);
@@ -279,7 +282,7 @@ fn name(bytes: &[u8]) -> Option<Name> {
 }
 
 impl Store for Mysql {
-    fn kind(&self) -> &'static str {
+    fn scheme(&self) -> &'static str {
         KIND
     }
 
@@ -309,7 +312,7 @@ impl Store for Mysql {
         let (sent, breaks) = (self.clock.now(), self.link.breaks());
         let opened = match self.link.ask(self.link.lines(), &self.sql.open, params.clone()).await {
             // The database was emptied, or somebody is just making its procedures anew.
-            Err(e) if trouble::is_missing(&e) => {
+            Err(e) if error::is_missing(&e) => {
                 schema::prepare(&self.link, &self.prefix, self.create).await?;
                 self.insist(&self.sql.open, params).await?
             }
@@ -399,16 +402,16 @@ impl Store for Mysql {
     async fn poll(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        which: PollScope,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         let (mut stands, mut waiting) = (Vec::new(), Vec::new());
         match which {
-            Which::These(tickets) => waiting = tickets,
-            Which::All => {
+            PollScope::These(tickets) => waiting = tickets,
+            PollScope::All => {
                 for (name, ticket, fence) in self.all(session).await? {
                     match fence {
                         0 => waiting.push((name, ticket)),
-                        fence => stands.push((name, ticket, Stand::Granted { fence })),
+                        fence => stands.push((name, ticket, TicketStatus::Granted { fence })),
                     }
                 }
             }
@@ -417,7 +420,7 @@ impl Store for Mysql {
             let answers = self.stands(session, some).await?;
             for ((name, ticket), stand) in some.iter().zip(answers) {
                 // One that waits is looked for since its enter, unless it has been left meanwhile.
-                if !matches!(stand, Stand::Waiting(_)) {
+                if !matches!(stand, TicketStatus::Waiting(_)) {
                     self.watch.waits_no_more(*ticket);
                 }
                 stands.push((name.clone(), *ticket, stand));
@@ -428,7 +431,7 @@ impl Store for Mysql {
 
     async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
         self.watch.tell(session, Arc::clone(&to));
-        to.look(None);
+        to.recheck(None);
         self.watch.look(self).await
     }
 
@@ -441,11 +444,11 @@ impl Store for Mysql {
         Box::pin(self.leave_line(ask)).await
     }
 
-    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+    async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
         self.edit(false, edit).await
     }
 
-    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+    async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
         look::look(&self.link, &self.prefix, which).await
     }
 

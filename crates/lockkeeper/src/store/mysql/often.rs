@@ -1,6 +1,6 @@
 //! Which names this process releases again and again.
 
-use crate::name::Name;
+use crate::model::name::Name;
 use foldhash::fast::RandomState;
 use std::{
     hash::BuildHasher as _,

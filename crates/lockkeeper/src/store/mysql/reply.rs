@@ -2,17 +2,19 @@
 
 use super::KIND;
 use crate::{
-    error::{StoreError, Trouble},
-    line::{LINE_MAX, Ticket},
-    store::{Entered, Holder, Stand, StoreResult, Wait},
-    ticket::{Mode, Owner, TicketId},
+    error::{ErrorKind, StoreError},
+    model::{
+        line::{LINE_MAX, Ticket},
+        ticket::{Mode, Owner, TicketId},
+    },
+    store::{Entered, Holder, StoreResult, TicketStatus, Wait},
 };
 use mysql_async::{Row, prelude::FromValue};
 use std::time::Duration;
 
 /// An answer that no procedure of ours gives.
 pub(super) fn nonsense() -> StoreError {
-    StoreError::unknown(KIND, Trouble::Corrupt, "the server's answer makes no sense")
+    StoreError::unknown(KIND, ErrorKind::Corrupt, "the server's answer makes no sense")
 }
 
 /// The only row of an answer.
@@ -58,7 +60,7 @@ fn wait(row: &Row) -> StoreResult<Wait> {
         None => None,
         Some(owner) => {
             let (note, held_for) = (field(row, "note")?, Some(duration(row, "held_for")?));
-            Some(Holder { owner, note, held_for })
+            Some(Holder { owner, label: note, held_for })
         }
     };
     // A deadline has passed only when the clock shows more.
@@ -80,7 +82,7 @@ pub(super) enum Answer {
 }
 
 pub(super) fn entered(row: &Row) -> StoreResult<Answer> {
-    let refuse = |trouble, what: String| Err(StoreError::not_applied(KIND, trouble, what));
+    let refuse = |kind, what: String| Err(StoreError::not_applied(KIND, kind, what));
     Ok(Answer::Entered(match what(row)?.as_str() {
         "granted" => Entered::Granted { fence: fence(row)? },
         "queued" => Entered::Queued(wait(row)?),
@@ -89,25 +91,25 @@ pub(super) fn entered(row: &Row) -> StoreResult<Answer> {
         "over" => return Err(StoreError::session_over(KIND)),
         "closed" => {
             let what = "the ticket was closed before this request came";
-            return refuse(Trouble::TicketClosed, what.into());
+            return refuse(ErrorKind::TicketClosed, what.into());
         }
         "capacity" => {
             let line = u32::try_from(fence(row)?).unwrap_or(0);
-            return refuse(Trouble::Capacity(line), format!("the line has capacity {line}"));
+            return refuse(ErrorKind::Capacity(line), format!("the line has capacity {line}"));
         }
         "full" => {
             let what = format!("{LINE_MAX} tickets stand in the line already");
-            return refuse(Trouble::Full, what);
+            return refuse(ErrorKind::Full, what);
         }
         _ => return Err(nonsense()),
     }))
 }
 
-pub(super) fn stand(row: &Row) -> StoreResult<Stand> {
+pub(super) fn stand(row: &Row) -> StoreResult<TicketStatus> {
     Ok(match what(row)?.as_str() {
-        "granted" => Stand::Granted { fence: fence(row)? },
-        "queued" => Stand::Waiting(wait(row)?),
-        "gone" => Stand::Gone,
+        "granted" => TicketStatus::Granted { fence: fence(row)? },
+        "queued" => TicketStatus::Waiting(wait(row)?),
+        "gone" => TicketStatus::Gone,
         _ => return Err(nonsense()),
     })
 }
@@ -115,7 +117,7 @@ pub(super) fn stand(row: &Row) -> StoreResult<Stand> {
 /// A user's transaction has checked the ticket's fence and not ended yet.
 pub(super) fn pinned() -> StoreError {
     let what = "a transaction has checked this lock's fence and is not over";
-    StoreError::not_applied(KIND, Trouble::Unavailable, what)
+    StoreError::not_applied(KIND, ErrorKind::Unavailable, what)
 }
 
 /// A ticket as people see it.
@@ -126,7 +128,7 @@ pub(super) fn ticket(row: &Row) -> StoreResult<Ticket> {
         mode: Mode::of(field(row, "weight")?, field(row, "capacity")?),
         fence,
         owner: owner(row)?,
-        note: field(row, "note")?,
+        label: field(row, "note")?,
         entered_ago: duration(row, "entered_ago")?,
         granted_ago: fence.map(|_| duration(row, "granted_ago")).transpose()?,
         ends_in: duration(row, "ends_in")?,

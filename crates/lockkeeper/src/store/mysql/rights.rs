@@ -1,8 +1,8 @@
 //! Which rights the user lacks, and the statement that grants them.
 
-use super::{KIND, link::Link, reply, schema, trouble};
+use super::{KIND, error, link::Link, reply, schema};
 use crate::{
-    error::{StoreError, Trouble},
+    error::{ErrorKind, StoreError},
     store::StoreResult,
 };
 
@@ -26,7 +26,7 @@ pub(super) async fn check<T>(
     prefix: &str,
     prepared: StoreResult<T>,
 ) -> StoreResult<T> {
-    if prepared.as_ref().is_err_and(|e| e.trouble != Trouble::Denied) {
+    if prepared.as_ref().is_err_and(|e| e.kind != ErrorKind::Denied) {
         return prepared;
     }
     let missing = missing(link, prefix).await?;
@@ -34,10 +34,10 @@ pub(super) async fn check<T>(
         Ok(prepared) if missing.is_empty() => Ok(prepared),
         Ok(_) => {
             let what = format!("the user lacks {missing}");
-            Err(granted_by(link, StoreError::not_applied(KIND, Trouble::Denied, what), &missing)
+            Err(granted_by(link, StoreError::not_applied(KIND, ErrorKind::Denied, what), &missing)
                 .await)
         }
-        Err(e) if trouble::is_for_the_system(&e) => Err(e),
+        Err(e) if error::is_for_the_system(&e) => Err(e),
         Err(e) if missing.is_empty() => Err(granted_by(link, e, MAKING).await),
         Err(e) => Err(granted_by(link, e, &missing).await),
     }
@@ -48,14 +48,14 @@ async fn missing(link: &Link, prefix: &str) -> StoreResult<String> {
     let mut missing = Vec::new();
     for (right, trial) in TRIALS {
         match link.once(&schema::named(prefix, trial)).await {
-            Err(e) if e.trouble == Trouble::Denied => missing.push(right),
+            Err(e) if e.kind == ErrorKind::Denied => missing.push(right),
             // There is no table yet, or the server takes no writes: that is for others to say.
             Err(_) => break,
             Ok(_) => {}
         }
     }
     let called = link.once(&schema::named(prefix, CALL)).await;
-    if called.is_err_and(|e| trouble::code(&e) == Some(1370)) {
+    if called.is_err_and(|e| error::code(&e) == Some(1370)) {
         missing.push("EXECUTE");
     }
     Ok(missing.join(", "))

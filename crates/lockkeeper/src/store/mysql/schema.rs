@@ -1,13 +1,13 @@
 //! The tables and procedures in the database: making them, and knowing them again.
 
 use super::{
-    KIND,
+    KIND, error,
     link::{Alone, Link},
-    reply, rights, trouble,
+    reply, rights,
 };
 use crate::{
-    error::{StoreError, Trouble},
-    retry::jittered,
+    api::retry::jittered,
+    error::{ErrorKind, StoreError},
     store::{StoreId, StoreResult},
 };
 use mysql_async::Row;
@@ -136,7 +136,7 @@ fn turn(prefix: &str) -> String {
 /// Makes what is missing; says whose data it is.
 pub(super) async fn prepare(link: &Link, prefix: &str, create: bool) -> StoreResult<StoreId> {
     let found = match link.insist(link.lines(), &meta(prefix), Vec::new()).await {
-        Err(e) if trouble::is_missing(&e) => None,
+        Err(e) if error::is_missing(&e) => None,
         reply => known(&reply?.rows, prefix)?,
     };
     if let Some(id) = found {
@@ -147,7 +147,7 @@ pub(super) async fn prepare(link: &Link, prefix: &str, create: bool) -> StoreRes
             "the tables {prefix}_… are not there or not up to date, and the URL says create=false; \
              let somebody run what `lockkeeper migrate --print` prints"
         );
-        return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
+        return Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what));
     }
     let mut maker = link.alone(MAKING + PATIENCE).await?;
     let made = make(link, &mut maker, prefix).await;
@@ -160,10 +160,10 @@ async fn make(link: &Link, maker: &mut Alone, prefix: &str) -> StoreResult<Store
     let turn = vec![turn(prefix).into(), MAKING.as_secs().into()];
     let got = maker.ask("SELECT COALESCE(GET_LOCK(?, ?), 0)", turn).await?;
     if !got.first().is_some_and(|row| field(row, 0).is_ok_and(|got: i64| got == 1)) {
-        return Err(StoreError::not_applied(KIND, Trouble::Unavailable, BUSY));
+        return Err(StoreError::not_applied(KIND, ErrorKind::Unavailable, BUSY));
     }
     match maker.ask(&meta(prefix), Vec::new()).await {
-        Err(e) if trouble::is_missing(&e) => {}
+        Err(e) if error::is_missing(&e) => {}
         rows => {
             if let Some(id) = known(&rows?, prefix)? {
                 return Ok(id);
@@ -173,7 +173,7 @@ async fn make(link: &Link, maker: &mut Alone, prefix: &str) -> StoreResult<Store
     maker.ask(BRIEFLY, Vec::new()).await?;
     if let Err(e) = make_all(link, maker, prefix).await {
         // A connection that is broken or silent takes no more statements.
-        let answered = trouble::code(&e).is_some();
+        let answered = error::code(&e).is_some();
         for statement in tidy(prefix).filter(|_| answered) {
             // A helper that stays is replaced by the next process that makes the tables.
             let _ = maker.ask(&statement, Vec::new()).await;
@@ -182,7 +182,7 @@ async fn make(link: &Link, maker: &mut Alone, prefix: &str) -> StoreResult<Store
     }
     known(&maker.ask(&meta(prefix), Vec::new()).await?, prefix)?.ok_or_else(|| {
         let what = "the tables were made and are not there";
-        StoreError::not_applied(KIND, Trouble::Misconfigured, what)
+        StoreError::not_applied(KIND, ErrorKind::Misconfigured, what)
     })
 }
 
@@ -193,7 +193,7 @@ async fn make_all(link: &Link, maker: &mut Alone, prefix: &str) -> StoreResult<(
     let mut refusals = 0;
     for statement in statements(prefix) {
         while let Err(e) = maker.ask(&statement, Vec::new()).await {
-            if !trouble::is_turned_back(&e) {
+            if !error::is_turned_back(&e) {
                 return Err(e);
             }
             refusals += 1;
@@ -223,7 +223,7 @@ fn known(rows: &[Row], prefix: &str) -> StoreResult<Option<StoreId>> {
             "the tables {prefix}_… were made by a newer lockkeeper (layout {layout}, this one \
              knows {LAYOUT}); use that one, or another prefix="
         );
-        return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
+        return Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what));
     }
     if layout < LAYOUT {
         return Ok(None);
@@ -243,19 +243,19 @@ fn field<T: mysql_async::prelude::FromValue>(row: &Row, at: usize) -> StoreResul
 
 /// Says which rights are needed, and that another user can make the tables; or what keeps them as they are.
 fn explain(mut e: StoreError, prefix: &str) -> StoreError {
-    if trouble::is_for_the_system(&e) {
+    if error::is_for_the_system(&e) {
         e.what.push_str(&format!(
             "; the procedures {prefix}_… were made by a user with SYSTEM_USER, such as root, and MySQL lets only \
              such a user change them; let one run what `lockkeeper migrate --print` prints"
         ));
-    } else if e.trouble == Trouble::Denied {
+    } else if e.kind == ErrorKind::Denied {
         let rights = rights::MAKING;
         e.what.push_str(&format!(
             "; to make its tables {prefix}_…, and to bring them up to date, lockkeeper needs the rights \
              {rights} on the database; or let a user who has them run what \
              `lockkeeper migrate --print` prints"
         ));
-    } else if trouble::is_blocked(&e) {
+    } else if error::is_blocked(&e) {
         e.what.push_str(&format!(
             "; a transaction is open that has used {prefix}_…, which cannot be brought up to date before it ends"
         ));

@@ -3,11 +3,10 @@
 //! Thin wrappers around the procedures `lk_lock` and `lk_fence_check`, which can be called from any
 //! language and with any driver; `docs/mysql.md` describes them.
 
-use super::{KIND, schema, trouble};
+use super::{KIND, error, schema};
 use crate::{
-    error::{Error, Loss, Result, StoreError, Trouble},
-    name::Name,
-    sequencer::Sequencer,
+    error::{Error, ErrorKind, Loss, Result, StoreError},
+    model::{name::Name, sequencer::Sequencer},
 };
 use mysql_async::{Row, Value, prelude::Queryable};
 use std::time::Duration;
@@ -65,7 +64,7 @@ impl Procedures {
             Err(e) => Err(match state(&e) {
                 "LK001" => Error::NotAcquired { name, waited: wait },
                 "LK002" => old_snapshot().because(e).into(),
-                _ => trouble::error(e).into(),
+                _ => error::error(e).into(),
             }),
         }
     }
@@ -95,7 +94,7 @@ impl Procedures {
             Err(e) if state(&e) == "LK003" => {
                 Err(Error::Lost { name: claim.name.clone(), why: Loss::Expired })
             }
-            Err(e) => Err(trouble::error(e).into()),
+            Err(e) => Err(error::error(e).into()),
         }
     }
 }
@@ -139,12 +138,12 @@ fn state(e: &mysql_async::Error) -> &str {
 fn old_snapshot() -> StoreError {
     let what = "the transaction has read before the lock was last granted; take the lock first, or \
          use READ COMMITTED";
-    StoreError::not_applied(KIND, Trouble::Misconfigured, what)
+    StoreError::not_applied(KIND, ErrorKind::Misconfigured, what)
 }
 
 fn fence(row: Option<Row>) -> Result<u64> {
     let fence = row.and_then(|row| row.get_opt(0)?.ok());
     fence.ok_or_else(|| {
-        StoreError::unknown(KIND, Trouble::Corrupt, "the server's answer has no fence").into()
+        StoreError::unknown(KIND, ErrorKind::Corrupt, "the server's answer has no fence").into()
     })
 }

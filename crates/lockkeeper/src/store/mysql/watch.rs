@@ -5,15 +5,16 @@ use super::{Mysql, link::Link, reply, schema};
 use crate::{
     clock::Clock,
     error::StoreError,
+    model::ticket::{SessionId, TicketId},
     store::{Hints, StoreResult},
-    ticket::{SessionId, TicketId},
+    sync::Mutex,
 };
 use mysql_async::Value;
 use std::{
     collections::{HashMap, HashSet},
     convert::Infallible,
     iter,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 use tokio::sync::Notify;
@@ -39,11 +40,11 @@ pub(super) struct Watch {
 
 impl Watch {
     fn sinks(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<dyn Hints>>> {
-        self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sinks.lock()
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<TicketId, SessionId>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     /// From now on this session is told.

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    error::{StoreError, Trouble},
+    error::{ErrorKind, StoreError},
     store::{Advice, StoreResult},
 };
 
@@ -66,7 +66,7 @@ pub(super) async fn refuse(link: &Link, calls: &Calls) -> StoreResult<()> {
     } else {
         return Ok(());
     };
-    Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what))
+    Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what))
 }
 
 /// Says what should be known about a server.
@@ -116,7 +116,7 @@ pub(super) async fn with_rights(
     calls: &Calls,
     schema: &str,
 ) -> StoreError {
-    if e.trouble == Trouble::Denied
+    if e.kind == ErrorKind::Denied
         && let Ok(missing) = missing_rights(link, calls, schema).await
     {
         for (_, statement) in missing {

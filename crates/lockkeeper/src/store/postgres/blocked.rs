@@ -3,12 +3,8 @@
 //! Nobody tells us when it ends, so one has to look; and while a request waits for the row, all others who
 //! send by the same connection wait behind it.
 
-use crate::{clock::Moment, name::Name, store::Wait};
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use crate::{clock::Moment, model::name::Name, store::Wait, sync::Mutex};
+use std::{collections::HashMap, sync::MutexGuard, time::Duration};
 
 /// For how long nobody who only tries need ask again, and the shortest pause of those who come again.
 const BELIEVED: Duration = Duration::from_millis(50);
@@ -42,7 +38,7 @@ impl Found {
 
 impl Blocked {
     fn lines(&self) -> MutexGuard<'_, HashMap<Name, Found>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// What one who only tries is told without asking.

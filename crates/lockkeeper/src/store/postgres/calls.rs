@@ -1,6 +1,6 @@
 //! The statements that are sent: calls of the functions in the database, and the short ways in and out.
 
-use crate::line::LINE_MAX;
+use crate::model::line::LINE_MAX;
 use tokio_postgres::types::Type;
 
 /// One statement, with the types of its arguments.

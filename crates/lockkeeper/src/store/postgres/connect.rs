@@ -2,8 +2,8 @@
 
 use super::KIND;
 use crate::{
-    error::{Error, Result, StoreError, Trouble},
-    store::{StoreResult, tls, url::StoreUrl},
+    error::{Error, ErrorKind, Result, StoreError},
+    store::{StoreResult, common::tls, url::StoreUrl},
 };
 use tokio::net::TcpStream;
 use tokio_postgres::{Config, config::SslMode, tls::MakeTlsConnect};
@@ -87,7 +87,7 @@ impl Plan {
         });
         stream.map_err(|e| {
             let what = format!("cannot connect to {host}:{port}");
-            StoreError::not_applied(KIND, Trouble::Unavailable, what).because(e)
+            StoreError::not_applied(KIND, ErrorKind::Unavailable, what).because(e)
         })
     }
 
@@ -97,7 +97,7 @@ impl Plan {
         let made = MakeTlsConnect::<TcpStream>::make_tls_connect(&mut tls, host);
         made.map(Some).map_err(|e| {
             let what = format!("{host:?} is no name that a certificate can have");
-            StoreError::not_applied(KIND, Trouble::Misconfigured, what).because(e)
+            StoreError::not_applied(KIND, ErrorKind::Misconfigured, what).because(e)
         })
     }
 }

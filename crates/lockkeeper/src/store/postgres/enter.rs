@@ -7,9 +7,9 @@ use super::{
     reply::{Answer, get, nonsense},
 };
 use crate::{
-    error::{Outcome, StoreError, Trouble},
+    error::{ErrorKind, Outcome, StoreError},
+    model::ticket::Place,
     store::{Enter, Entered, Manner, StoreResult},
-    ticket::Place,
 };
 use tokio_postgres::Row;
 
@@ -35,7 +35,7 @@ impl Shared {
         let rows = match answer {
             Ok(rows) => rows,
             Err(e) if too_late(&e).is_some() => {
-                return Err(StoreError { trouble: Trouble::Unavailable, ..e });
+                return Err(StoreError { kind: ErrorKind::Unavailable, ..e });
             }
             // Nothing was left, unless an earlier copy is still under way, of which `doubts` knows.
             Err(e) if link::is_blocked(&e) => {
@@ -120,7 +120,7 @@ impl Shared {
             &weight,
             &capacity,
             &queue,
-            &ask.note,
+            &ask.label,
             &until,
         ];
         let (answer, doubted) = self.requests.call_doubting(call, values, repeat).await;

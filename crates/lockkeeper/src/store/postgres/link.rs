@@ -10,16 +10,17 @@
 
 use super::{KIND, calls::Call, connect::Plan};
 use crate::{
+    api::retry::jittered,
     clock::{Clock, Moment},
-    error::{Outcome, StoreError, Trouble},
-    retry::jittered,
+    error::{ErrorKind, Outcome, StoreError},
     store::StoreResult,
+    sync::Mutex,
 };
 use std::{
     future::poll_fn,
     pin::pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -122,7 +123,7 @@ impl Drop for Wire {
 
 impl State {
     fn current(&self) -> MutexGuard<'_, Option<Arc<Wire>>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current.lock()
     }
 
     fn is_current(&self, number: u64) -> bool {
@@ -370,7 +371,7 @@ impl Link {
             Err(_) => {
                 self.0.give_up(number);
                 let what = format!("no answer within {within:?}");
-                Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
+                Err(StoreError::unknown(KIND, ErrorKind::Unavailable, what))
             }
         }
     }
@@ -457,7 +458,7 @@ impl Wire {
     }
 
     fn silence(&self) -> MutexGuard<'_, Silence> {
-        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
+        self.silence.lock()
     }
 
     /// The ports from which and at which the server sees us come. If they are not ours, somebody stands in
@@ -524,7 +525,7 @@ impl Wire {
 }
 
 fn lock(statements: &Mutex<Statements>) -> MutexGuard<'_, Statements> {
-    statements.lock().unwrap_or_else(PoisonError::into_inner)
+    statements.lock()
 }
 
 /// Does the server end the connection with this? The severity's text may be a translation.
@@ -533,7 +534,7 @@ fn is_fatal(e: &DbError) -> bool {
 }
 
 fn unreachable(what: String) -> StoreError {
-    StoreError::not_applied(KIND, Trouble::Unavailable, what)
+    StoreError::not_applied(KIND, ErrorKind::Unavailable, what)
 }
 
 /// Did somebody else's transaction sit on a row for too long?
@@ -546,52 +547,52 @@ pub(super) fn is_blocked(e: &StoreError) -> bool {
 pub(super) fn error(e: tokio_postgres::Error) -> StoreError {
     let Some(db) = e.as_db_error() else {
         let what = "the connection broke or cannot be made";
-        return StoreError::unknown(KIND, Trouble::Unavailable, what).because(e);
+        return StoreError::unknown(KIND, ErrorKind::Unavailable, what).because(e);
     };
-    let (trouble, hint) = kind(db);
+    let (kind, hint) = kind(db);
     let what = format!("{}{hint}", db.message());
     // The server has undone what it refuses. Only when it ends the connection meanwhile, the message
     // may be about that and not about the request.
     let error = if is_fatal(db) {
-        StoreError::unknown(KIND, trouble, what)
+        StoreError::unknown(KIND, kind, what)
     } else {
-        StoreError::not_applied(KIND, trouble, what)
+        StoreError::not_applied(KIND, kind, what)
     };
     error.because(e)
 }
 
-fn kind(e: &DbError) -> (Trouble, &'static str) {
+fn kind(e: &DbError) -> (ErrorKind, &'static str) {
     let code = e.code();
     match code.code() {
-        "LK101" => return (Trouble::SessionOver, ""),
-        "LK102" => return (Trouble::TicketClosed, ""),
+        "LK101" => return (ErrorKind::SessionOver, ""),
+        "LK102" => return (ErrorKind::TicketClosed, ""),
         "LK103" => {
             let capacity = e.detail().and_then(|d| d.parse().ok()).unwrap_or(0);
-            return (Trouble::Capacity(capacity), "");
+            return (ErrorKind::Capacity(capacity), "");
         }
-        "LK104" => return (Trouble::Full, ""),
+        "LK104" => return (ErrorKind::Full, ""),
         // Serialization, deadlock and lock_timeout; no memory, too many connections; shutting down,
-        // starting, idle for too long; trouble with a disk.
+        // starting, idle for too long; kind with a disk.
         "40001" | "40P01" | "55P03" | "53200" | "53300" | "57P01" | "57P02" | "57P03" | "57P05"
         | "57014" | "58030" => {
-            return (Trouble::Unavailable, "");
+            return (ErrorKind::Unavailable, "");
         }
-        "53100" => return (Trouble::Full, "; the server's disk is full"),
+        "53100" => return (ErrorKind::Full, "; the server's disk is full"),
         "25006" => {
-            return (Trouble::Unavailable, "; the server is a replica: connect to the primary");
+            return (ErrorKind::Unavailable, "; the server is a replica: connect to the primary");
         }
         "26000" | "42P05" => {
-            return (Trouble::Misconfigured, "; behind a connection pooler, say pooler=true");
+            return (ErrorKind::Misconfigured, "; behind a connection pooler, say pooler=true");
         }
         _ => {}
     }
     if *code == SqlState::INSUFFICIENT_PRIVILEGE {
-        return (Trouble::Denied, "; `lockkeeper migrate --print` shows which rights are needed");
+        return (ErrorKind::Denied, "; `lockkeeper migrate --print` shows which rights are needed");
     }
     match &code.code()[..2] {
-        "28" => (Trouble::Denied, "; check the user and its password"),
-        "3D" => (Trouble::Misconfigured, ""),
-        "08" => (Trouble::Unavailable, ""),
-        _ => (Trouble::Other, ""),
+        "28" => (ErrorKind::Denied, "; check the user and its password"),
+        "3D" => (ErrorKind::Misconfigured, ""),
+        "08" => (ErrorKind::Unavailable, ""),
+        _ => (ErrorKind::Other, ""),
     }
 }

@@ -43,16 +43,19 @@ mod tx;
 pub use tx::{Schema, fence_check, lock_in};
 
 use super::{
-    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LOOK_MAX, Leave, Left,
-    Look, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, TicketDigest, Which,
-    doubts::Doubts, fast::Fast, url::StoreUrl,
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LIST_MAX, Leave, Left,
+    ListScope, Open, PollScope, Renewal, STRAY_MAX, Store, StoreId, StoreResult, Terms,
+    TicketDigest, TicketStatus, common::duplicates::Duplicates, common::fast_path::FastPath,
+    url::StoreUrl,
 };
 use crate::{
     clock::Clock,
-    error::{Outcome, Result, StoreError, Trouble},
-    line::Line,
-    name::Name,
-    ticket::{Place, SessionId, TicketId},
+    error::{ErrorKind, Outcome, Result, StoreError},
+    model::{
+        line::Line,
+        name::Name,
+        ticket::{Place, SessionId, TicketId},
+    },
 };
 use blocked::Blocked;
 use calls::{Call, Calls};
@@ -100,8 +103,8 @@ struct Shared {
     sinks: Arc<Sinks>,
     tickets: Tickets,
     blocked: Blocked,
-    doubts: Doubts,
-    fast: Fast,
+    doubts: Duplicates,
+    fast: FastPath,
     /// The server's clock less ours, in microseconds, as last seen.
     offset: AtomicI64,
     /// The schema's layout, as the last renewal told it.
@@ -152,8 +155,8 @@ impl Shared {
             tickets: Tickets::default(),
             blocked: Blocked::default(),
             offset: AtomicI64::new(0),
-            doubts: Doubts::default(),
-            fast: Fast::default(),
+            doubts: Duplicates::default(),
+            fast: FastPath::default(),
             layout: AtomicI32::new(schema::LAYOUT),
             history: AtomicU64::new(0),
             warmed: AtomicU64::new(0),
@@ -257,11 +260,11 @@ impl Shared {
         })
     }
 
-    fn stand(answer: Answer<'_>) -> StoreResult<Stand> {
+    fn stand(answer: Answer<'_>) -> StoreResult<TicketStatus> {
         Ok(match answer.what {
-            "granted" => Stand::Granted { fence: answer.fence()? },
-            "queued" => Stand::Waiting(answer.wait()),
-            _ => Stand::Gone,
+            "granted" => TicketStatus::Granted { fence: answer.fence()? },
+            "queued" => TicketStatus::Waiting(answer.wait()),
+            _ => TicketStatus::Gone,
         })
     }
 
@@ -271,14 +274,14 @@ impl Shared {
         session: SessionId,
         name: &Name,
         ticket: TicketId,
-    ) -> StoreResult<Stand> {
+    ) -> StoreResult<TicketStatus> {
         let (ticket, session) = (ticket.to_bytes(), session.to_bytes());
         let values: Values<'_> = &[&name.as_str(), &&ticket[..], &&session[..]];
         let call = self.requests.call(&self.calls.stand, values, Repeat::Unblocked).await;
         let rows = match call {
             // Somebody's transaction sits on this line; that is nothing to the others.
             Err(e) if link::is_blocked(&e) => {
-                return Ok(Stand::Waiting(self.blocked.note(name, true, self.clock.now())));
+                return Ok(TicketStatus::Waiting(self.blocked.note(name, true, self.clock.now())));
             }
             answer => answer?,
         };
@@ -334,7 +337,7 @@ fn news(row: &Row) -> StoreResult<Vec<String>> {
 }
 
 impl Store for Postgres {
-    fn kind(&self) -> &'static str {
+    fn scheme(&self) -> &'static str {
         KIND
     }
 
@@ -434,12 +437,12 @@ impl Store for Postgres {
     async fn poll(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
-        let all = matches!(which, Which::All);
+        which: PollScope,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
+        let all = matches!(which, PollScope::All);
         let tickets = match which {
-            Which::These(tickets) => tickets,
-            Which::All => self.0.tickets_of(session).await?,
+            PollScope::These(tickets) => tickets,
+            PollScope::All => self.0.tickets_of(session).await?,
         };
         let names: Vec<&str> = tickets.iter().map(|(name, _)| name.as_str()).collect();
         let ids: Vec<[u8; 16]> = tickets.iter().map(|(_, ticket)| ticket.to_bytes()).collect();
@@ -453,7 +456,7 @@ impl Store for Postgres {
                 "due" => self.0.settle(session, name, *ticket).await?,
                 _ => Shared::stand(answer)?,
             };
-            if !all || stand != Stand::Gone {
+            if !all || stand != TicketStatus::Gone {
                 stands.push((name.clone(), *ticket, stand));
             }
         }
@@ -471,14 +474,14 @@ impl Store for Postgres {
         {
             return e;
         }
-        to.look(None);
+        to.recheck(None);
         tokio::select! {
             () = self.0.ear.broken(breaks.0) => {}
             // One that is cut off without a word is noticed by those who send.
             () = self.0.requests.broken(breaks.1) => self.0.ear.doubt(),
             e = self.0.tend() => return e,
         }
-        StoreError::not_applied(KIND, Trouble::Unavailable, "the connection broke")
+        StoreError::not_applied(KIND, ErrorKind::Unavailable, "the connection broke")
     }
 
     async fn leave(&self, ask: Leave) -> StoreResult<Left> {
@@ -509,21 +512,21 @@ impl Store for Postgres {
         self.0.parted(name, one(&rows)?).await
     }
 
-    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+    async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
         let note = edit.bytes.as_deref().unwrap_or_default();
         self.0.edit(&self.0.calls.annotate, &edit, Some(note)).await
     }
 
-    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+    async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
         let (from, to, after) = match which {
-            Look::Exact(name) => (name.to_string(), name.to_string(), String::new()),
-            Look::Prefix { prefix, after } => {
+            ListScope::Exact(name) => (name.to_string(), name.to_string(), String::new()),
+            ListScope::Prefix { prefix, after } => {
                 // No name that begins with the prefix comes behind this in the order of bytes.
                 let to = format!("{prefix}{}", "\u{10ffff}".repeat(crate::NAME_MAX / 4));
                 (prefix, to, after.map_or_else(String::new, |name| name.to_string()))
             }
         };
-        let most = i32::try_from(LOOK_MAX).unwrap_or(i32::MAX);
+        let most = i32::try_from(LIST_MAX).unwrap_or(i32::MAX);
         reply::lines(&self.0.ask(&self.0.calls.look, &[&from, &to, &after, &most]).await?)
     }
 

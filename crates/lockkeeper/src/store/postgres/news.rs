@@ -2,13 +2,16 @@
 
 use super::link::Ear;
 use crate::{
-    name::Name,
+    model::{
+        name::Name,
+        ticket::{SessionId, TicketId},
+    },
     store::Hints,
-    ticket::{SessionId, TicketId},
+    sync::Mutex,
 };
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
 
 /// What a message to a waiter says.
@@ -35,7 +38,7 @@ pub(super) struct Sinks(Mutex<HashMap<SessionId, Arc<dyn Hints>>>);
 
 impl Sinks {
     pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<dyn Hints>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn all(&self) -> Vec<Arc<dyn Hints>> {

@@ -2,11 +2,13 @@
 
 use super::KIND;
 use crate::{
-    error::{StoreError, Trouble},
-    line::{Line, Ticket},
-    name::Name,
+    error::{ErrorKind, StoreError},
+    model::{
+        line::{Line, Ticket},
+        name::Name,
+        ticket::{Mode, Owner, TicketId},
+    },
     store::{Holder, StoreId, StoreResult, Wait},
-    ticket::{Mode, Owner, TicketId},
 };
 use std::time::Duration;
 use tokio_postgres::{
@@ -17,7 +19,7 @@ use tokio_postgres::{
 /// An answer that no function of ours gives.
 pub(super) fn nonsense(what: impl std::fmt::Display) -> StoreError {
     let what = format!("the server's answer makes no sense: {what}");
-    StoreError::unknown(KIND, Trouble::Corrupt, what)
+    StoreError::unknown(KIND, ErrorKind::Corrupt, what)
 }
 
 /// One column of a row.
@@ -87,7 +89,7 @@ impl Answer<'_> {
         let note = self.note.unwrap_or_default();
         Wait {
             ahead: usize::try_from(self.ahead.unwrap_or(0)).unwrap_or(0),
-            holder: self.owner.map(|owner| Holder { owner, note, held_for }),
+            holder: self.owner.map(|owner| Holder { owner, label: note, held_for }),
             // A moment later than the server says, so that its clock has surely passed the deadline.
             recheck: duration(self.recheck.unwrap_or(0)) + Duration::from_millis(1),
         }
@@ -181,7 +183,7 @@ fn ticket(row: &Row) -> StoreResult<Ticket> {
         mode: Mode::of(small(get(row, "o_weight")?), small(get(row, "o_capacity")?)),
         fence: get::<Option<i64>>(row, "o_fence")?.map(i64::cast_unsigned),
         owner: owner(row)?,
-        note: get(row, "o_note")?,
+        label: get(row, "o_note")?,
         entered_ago: duration(get(row, "o_entered")?),
         granted_ago: get::<Option<i64>>(row, "o_granted")?.map(duration),
         ends_in: duration(get(row, "o_ends")?),

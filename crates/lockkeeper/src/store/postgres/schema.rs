@@ -7,9 +7,9 @@ use super::{
     reply::{self, get, nonsense},
 };
 use crate::{
+    api::retry::jittered,
     clock::Clock,
-    error::{StoreError, Trouble},
-    retry::jittered,
+    error::{ErrorKind, StoreError},
     store::{StoreId, StoreResult},
 };
 use std::time::Duration;
@@ -194,7 +194,7 @@ fn newer(schema: &str, layout: i32) -> StoreError {
         "the schema {schema:?} was made by a newer version (layout {layout}, and this one knows \
          {LAYOUT}); update this program, or use another schema"
     );
-    StoreError::not_applied(KIND, Trouble::Misconfigured, what)
+    StoreError::not_applied(KIND, ErrorKind::Misconfigured, what)
 }
 
 fn missing(schema: &str) -> StoreError {
@@ -202,7 +202,7 @@ fn missing(schema: &str) -> StoreError {
         "the schema {schema:?} is not there or too old, and the URL says create=false; \
          `lockkeeper migrate --print` shows the statements that make it"
     );
-    StoreError::not_applied(KIND, Trouble::Misconfigured, what)
+    StoreError::not_applied(KIND, ErrorKind::Misconfigured, what)
 }
 
 #[cfg(test)]

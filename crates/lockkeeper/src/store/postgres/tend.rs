@@ -7,11 +7,13 @@ use super::{
     reply::{get, micros, nonsense, one},
 };
 use crate::{
-    error::{StoreError, Trouble},
-    name::Name,
-    retry::jittered,
+    api::retry::jittered,
+    error::{ErrorKind, StoreError},
+    model::{
+        name::Name,
+        ticket::{Place, SessionId},
+    },
     store::StoreResult,
-    ticket::{Place, SessionId},
 };
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -53,7 +55,7 @@ impl Shared {
         {
             let _ = self.parted(&place.name, row).await;
         }
-        StoreError::not_applied(KIND, Trouble::SessionOver, "the session is over")
+        StoreError::not_applied(KIND, ErrorKind::SessionOver, "the session is over")
     }
 
     /// Takes what an ended session has out of its lines, a few lines at a time.

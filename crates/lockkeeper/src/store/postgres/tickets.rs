@@ -1,12 +1,15 @@
 //! The tickets of each session, as far as this handle knows them.
 
 use crate::{
-    name::Name,
+    model::{
+        name::Name,
+        ticket::{ById, Place, SessionId, TicketId},
+    },
     store::TicketDigest,
-    ticket::{ById, Place, SessionId, TicketId},
+    sync::Mutex,
 };
 use foldhash::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 struct Known {
     name: Name,
@@ -34,7 +37,7 @@ pub(super) struct Tickets(Mutex<ById<SessionId, Of>>);
 
 impl Tickets {
     fn all(&self) -> MutexGuard<'_, ById<SessionId, Of>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// This session was opened through this handle.

@@ -5,9 +5,8 @@
 
 use super::{KIND, link, schema};
 use crate::{
-    error::{Error, Loss, Result, StoreError, Trouble},
-    name::Name,
-    sequencer::Sequencer,
+    error::{Error, ErrorKind, Loss, Result, StoreError},
+    model::{name::Name, sequencer::Sequencer},
 };
 use std::time::Duration;
 use tokio_postgres::{GenericClient, types::Type};
@@ -123,6 +122,6 @@ fn code(e: &tokio_postgres::Error) -> &str {
 fn fence(rows: &[tokio_postgres::Row]) -> Result<u64> {
     let fence = rows.first().and_then(|row| row.try_get::<_, i64>(0).ok());
     fence.map(i64::cast_unsigned).ok_or_else(|| {
-        StoreError::unknown(KIND, Trouble::Corrupt, "the server's answer has no fence").into()
+        StoreError::unknown(KIND, ErrorKind::Corrupt, "the server's answer has no fence").into()
     })
 }

@@ -3,7 +3,7 @@
 use super::{KIND, link::Link};
 use crate::{
     clock::Clock,
-    error::{StoreError, Trouble},
+    error::{ErrorKind, StoreError},
     store::{Advice, StoreResult},
 };
 use redis::Value;
@@ -64,7 +64,7 @@ fn refuse_old(facts: &Facts<'_>) -> StoreResult<()> {
         return Ok(());
     }
     let what = format!("the server has version {version}; at least 6.2 is needed");
-    Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what))
+    Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what))
 }
 
 fn role(facts: &Facts<'_>) -> Option<Advice> {

@@ -3,7 +3,7 @@
 use super::{KIND, Redis, link::Source};
 use crate::{
     clock::Clock,
-    error::{Error, Result, StoreError, Trouble},
+    error::{Error, ErrorKind, Result, StoreError},
     store::url::{Authority, StoreUrl},
 };
 use redis::{
@@ -115,7 +115,7 @@ fn install_crypto() {
 
 fn bad(e: redis::RedisError) -> Error {
     let what = "the URL cannot be used";
-    StoreError::not_applied(KIND, Trouble::Misconfigured, what).because(e).into()
+    StoreError::not_applied(KIND, ErrorKind::Misconfigured, what).because(e).into()
 }
 
 fn db(path: &str) -> Result<i64> {

@@ -5,8 +5,8 @@
 
 use super::{KIND, Redis, keys::Keys, link::Link};
 use crate::{
-    error::{StoreError, Trouble},
-    name::Name,
+    error::{ErrorKind, StoreError},
+    model::name::Name,
     store::StoreResult,
 };
 use redis::{Cmd, FromRedisValue, Script, ScriptInvocation};
@@ -45,7 +45,7 @@ pub(super) async fn explained(
     e: StoreError,
     kinds: impl IntoIterator<Item = (String, &'static str)>,
 ) -> StoreError {
-    if e.trouble != Trouble::Misconfigured {
+    if e.kind != ErrorKind::Misconfigured {
         return e;
     }
     for (key, wanted) in kinds {
@@ -57,7 +57,7 @@ pub(super) async fn explained(
                 );
                 return StoreError {
                     outcome: e.outcome,
-                    ..StoreError::not_applied(KIND, e.trouble, what)
+                    ..StoreError::not_applied(KIND, e.kind, what)
                 }
                 .because(e);
             }

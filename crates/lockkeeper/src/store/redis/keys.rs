@@ -1,6 +1,6 @@
 //! Names of keys. One bucket's keys share a hash tag, so that they live in one slot of a cluster.
 
-use crate::name::Name;
+use crate::model::name::Name;
 
 /// Buckets on a cluster. One server needs one.
 pub(super) const CLUSTER_BUCKETS: u32 = 64;

@@ -8,16 +8,17 @@
 
 use super::{
     KIND,
-    trouble::{error, unconnected},
+    error::{error, unconnected},
 };
 use crate::{
     clock::{Clock, Moment},
-    error::{StoreError, Trouble},
+    error::{ErrorKind, StoreError},
     store::StoreResult,
+    sync::Mutex,
 };
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, PushInfo, PushKind,
-    RedisError, RedisFuture, RedisResult, Script, ScriptInvocation, ServerErrorKind, Value,
+    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, PushInfo, PushKind, RedisError,
+    RedisFuture, RedisResult, Script, ScriptInvocation, ServerErrorKind, Value,
     aio::{ConnectionLike, MultiplexedConnection},
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
@@ -26,7 +27,7 @@ use redis::{
 use std::{
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -125,11 +126,11 @@ struct State {
 
 impl State {
     fn current(&self) -> MutexGuard<'_, Option<(u64, Wire)>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        self.current.lock()
     }
 
     fn debt(&self) -> MutexGuard<'_, Debt> {
-        self.debt.lock().unwrap_or_else(PoisonError::into_inner)
+        self.debt.lock()
     }
 
     /// The present connection, if it answers.
@@ -375,7 +376,7 @@ impl Link {
             |_| {
                 self.0.give_up(number);
                 let what = format!("a node of the cluster has been silent for {SILENCE:?}");
-                Err(StoreError::unknown(KIND, Trouble::Unavailable, what))
+                Err(StoreError::unknown(KIND, ErrorKind::Unavailable, what))
             },
             |answer| self.answered(number, answer),
         )
@@ -413,16 +414,16 @@ impl Drop for Watch<'_> {
 }
 
 fn unreachable(what: impl Into<String>) -> StoreError {
-    StoreError::not_applied(KIND, Trouble::Unavailable, what)
+    StoreError::not_applied(KIND, ErrorKind::Unavailable, what)
 }
 
 fn is_unknown_script(e: &RedisError) -> bool {
-    e.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+    e.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
 /// The primary has become a replica: another server is the one to talk to.
 fn is_replica(e: &RedisError) -> bool {
-    e.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+    e.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly)
 }
 
 #[cfg(test)]

@@ -3,9 +3,11 @@
 
 use super::{Redis, keys::Keys, reply::Parts};
 use crate::{
-    line::{Line, Ticket},
-    name::Name,
-    store::{LOOK_MAX, StoreResult, together},
+    model::{
+        line::{Line, Ticket},
+        name::Name,
+    },
+    store::{LIST_MAX, StoreResult, common::join},
 };
 use redis::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,16 +29,16 @@ impl Redis {
         mut after: Option<Name>,
     ) -> StoreResult<Vec<Line>> {
         let mut lines = Vec::new();
-        while lines.len() < LOOK_MAX {
+        while lines.len() < LIST_MAX {
             let names = self.names(prefix, after.as_ref()).await?;
-            let was_last = names.len() < LOOK_MAX;
+            let was_last = names.len() < LIST_MAX;
             after = names.last().cloned();
             lines.append(&mut self.show(names).await?);
             if was_last {
                 break;
             }
         }
-        lines.truncate(LOOK_MAX);
+        lines.truncate(LIST_MAX);
         Ok(lines)
     }
 
@@ -52,7 +54,7 @@ impl Redis {
             shows.extend(names.chunks(AT_ONCE).map(|some| self.show_in(keys, some)));
         }
         let mut lines = Vec::new();
-        for shown in together::all(shows).await {
+        for shown in join::all(shows).await {
             lines.append(&mut shown?);
         }
         lines.sort_by(|a, b| a.name.cmp(&b.name));
@@ -76,10 +78,10 @@ impl Redis {
         Ok(lines)
     }
 
-    /// The next names in order, at most [`LOOK_MAX`], of all buckets. Each is asked for some, and the one
+    /// The next names in order, at most [`LIST_MAX`], of all buckets. Each is asked for some, and the one
     /// that has been read the least far for more, until enough are certain to have none between them.
     async fn names(&self, prefix: &str, after: Option<&Name>) -> StoreResult<Vec<Name>> {
-        let portion = LOOK_MAX.min(2 * LOOK_MAX / self.buckets.len() + 1);
+        let portion = LIST_MAX.min(2 * LIST_MAX / self.buckets.len() + 1);
         let start = after.map(|name| name.as_str().as_bytes().to_vec());
         let start = start.filter(|name| name.as_slice() >= prefix.as_bytes());
         let mut read: Vec<Read> = self.buckets.iter().map(|_| Read::To(start.clone())).collect();
@@ -91,20 +93,20 @@ impl Redis {
             };
             let Some(least) = read.iter().filter_map(so_far).min() else { break };
             let certain = least.as_ref().map_or(0, |name| found.range(..=name.clone()).count());
-            if certain >= LOOK_MAX {
+            if certain >= LIST_MAX {
                 break;
             }
             let due = |read: &Read| matches!(read, Read::To(name) if *name == least);
             let due: Vec<usize> = (0..read.len()).filter(|at| due(&read[*at])).collect();
             let asks = due.iter().map(|at| self.some_names(*at, prefix, least.as_deref(), portion));
-            for (at, names) in due.iter().zip(together::all(asks).await) {
+            for (at, names) in due.iter().zip(join::all(asks).await) {
                 let names = names?;
                 let is_whole = names.len() < portion;
                 read[*at] = if is_whole { Read::Whole } else { Read::To(names.last().cloned()) };
                 found.extend(names);
             }
         }
-        let names = found.into_iter().take(LOOK_MAX).map(String::from_utf8);
+        let names = found.into_iter().take(LIST_MAX).map(String::from_utf8);
         Ok(names.filter_map(|name| Name::new(&name.ok()?).ok()).collect())
     }
 

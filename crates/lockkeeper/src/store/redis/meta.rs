@@ -2,7 +2,7 @@
 
 use super::{KIND, foreign, keys::Keys, link::Link, scripts::Scripts};
 use crate::{
-    error::{StoreError, Trouble},
+    error::{ErrorKind, StoreError},
     store::StoreResult,
 };
 
@@ -27,7 +27,7 @@ pub(super) async fn meta(
         Err(e) => return Err(foreign::explained(link, e, [(key, "hash")]).await),
         Ok(found) => found,
     };
-    let refuse = |what: String| Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
+    let refuse = |what: String| Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what));
     if layout.as_deref() != Some(&LAYOUT.to_string()) {
         let layout = layout.unwrap_or_else(|| "1".to_owned());
         return refuse(format!(

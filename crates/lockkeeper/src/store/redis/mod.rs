@@ -17,6 +17,7 @@
 
 mod advice;
 pub(super) mod connect;
+mod error;
 mod foreign;
 mod keys;
 mod link;
@@ -29,18 +30,19 @@ mod scripts;
 mod sessions;
 #[cfg(test)]
 mod tests;
-mod trouble;
 
 use super::{
-    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
-    Manner, Open, Renewal, STRAY_MAX, Stand, Store, StoreId, StoreResult, Terms, Which,
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
+    Manner, Open, PollScope, Renewal, STRAY_MAX, Store, StoreId, StoreResult, Terms, TicketStatus,
 };
 use crate::{
     clock::Clock,
-    error::{StoreError, Trouble},
-    line::{LINE_MAX, Line},
-    name::Name,
-    ticket::{Place, SessionId, TicketId},
+    error::{ErrorKind, StoreError},
+    model::{
+        line::{LINE_MAX, Line},
+        name::Name,
+        ticket::{Place, SessionId, TicketId},
+    },
 };
 use keys::{CLUSTER_BUCKETS, Keys, bucket};
 use link::Source;
@@ -212,7 +214,7 @@ impl Redis {
             async move { self.link.query::<Option<String>>(&get).await }
         });
         let (mut found, mut buckets) = (None, BTreeSet::new());
-        for (bucket, about) in (0..).zip(super::together::all(asks).await) {
+        for (bucket, about) in (0..).zip(super::common::join::all(asks).await) {
             if let Some(ask) = about?.and_then(|about| reply::session(session, &about)) {
                 buckets.insert(bucket);
                 found = Some(ask);
@@ -227,13 +229,13 @@ impl Redis {
     fn enter_call(&self, ask: &Enter, delay: Duration) -> Cmd {
         let Place { session, name, ticket } = &ask.place;
         let keys = self.keys(name);
-        let mut call = evalsha(&self.scripts.enter, 6, name, ask.note.len());
+        let mut call = evalsha(&self.scripts.enter, 6, name, ask.label.len());
         call.arg(keys.ends()).arg(keys.sessions()).arg(keys.numbers()).arg(keys.own());
         call.arg(keys.order(name)).arg(keys.tickets(name));
         call.arg(name.as_str()).arg(ticket.to_string()).arg(hex(*session)).arg(micros(delay));
         call.arg(ask.mode.weight()).arg(ask.mode.capacity());
         call.arg(u8::from(ask.manner == Manner::Queue)).arg(self.deadline());
-        call.arg(LINE_MAX).arg(&ask.note[..]);
+        call.arg(LINE_MAX).arg(&ask.label[..]);
         call
     }
 
@@ -251,7 +253,7 @@ impl Redis {
 
     fn entered(&self, value: Value) -> StoreResult<Option<Entered>> {
         let mut parts = Parts::of(value)?;
-        let refuse = |trouble, what: String| Err(StoreError::not_applied(KIND, trouble, what));
+        let refuse = |kind, what: String| Err(StoreError::not_applied(KIND, kind, what));
         Ok(Some(match &parts.bytes()?[..] {
             b"granted" => Entered::Granted { fence: parts.fence()? },
             b"queued" => Entered::Queued(parts.wait()?),
@@ -259,15 +261,15 @@ impl Redis {
             b"over" => return Err(StoreError::session_over(KIND)),
             b"closed" => {
                 let what = "the ticket was closed before this request came";
-                return refuse(Trouble::TicketClosed, what.into());
+                return refuse(ErrorKind::TicketClosed, what.into());
             }
             b"capacity" => {
                 let line = u32::try_from(parts.int()?).unwrap_or(0);
-                return refuse(Trouble::Capacity(line), format!("the line has capacity {line}"));
+                return refuse(ErrorKind::Capacity(line), format!("the line has capacity {line}"));
             }
             b"full" => {
                 let what = format!("{LINE_MAX} tickets stand in the line already");
-                return refuse(Trouble::Full, what);
+                return refuse(ErrorKind::Full, what);
             }
             b"late" => {
                 self.set_clock(parts.int()?);
@@ -293,7 +295,7 @@ impl Redis {
 }
 
 impl Store for Redis {
-    fn kind(&self) -> &'static str {
+    fn scheme(&self) -> &'static str {
         KIND
     }
 
@@ -355,14 +357,14 @@ impl Store for Redis {
             }
         }
         let what = "the server refuses the request as too late";
-        Err(StoreError::not_applied(KIND, Trouble::Unavailable, what))
+        Err(StoreError::not_applied(KIND, ErrorKind::Unavailable, what))
     }
 
     async fn poll(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        which: PollScope,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         self.stands(session, which).await
     }
 
@@ -372,9 +374,9 @@ impl Store for Redis {
         if let Err(e) = self.link.subscribe(&self.channel).await {
             return e;
         }
-        to.look(None);
+        to.recheck(None);
         self.link.broken(breaks).await;
-        StoreError::not_applied(KIND, Trouble::Unavailable, "the connection broke")
+        StoreError::not_applied(KIND, ErrorKind::Unavailable, "the connection broke")
     }
 
     async fn leave(&self, ask: Leave) -> StoreResult<Left> {
@@ -387,14 +389,14 @@ impl Store for Redis {
         })
     }
 
-    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+    async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
         self.edit("note", &edit).await
     }
 
-    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+    async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
         match which {
-            Look::Exact(name) => self.show(vec![name]).await,
-            Look::Prefix { prefix, after } => self.lines(&prefix, after).await,
+            ListScope::Exact(name) => self.show(vec![name]).await,
+            ListScope::Prefix { prefix, after } => self.lines(&prefix, after).await,
         }
     }
 

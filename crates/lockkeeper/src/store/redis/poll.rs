@@ -6,9 +6,11 @@ use super::{
     sessions::hex,
 };
 use crate::{
-    name::Name,
-    store::{Stand, StoreResult, Which, together},
-    ticket::{SessionId, TicketId},
+    model::{
+        name::Name,
+        ticket::{SessionId, TicketId},
+    },
+    store::{PollScope, StoreResult, TicketStatus, common::join},
 };
 use redis::{Script, Value};
 use std::collections::BTreeMap;
@@ -29,12 +31,12 @@ impl Redis {
     pub(super) async fn stands(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
-        let all = matches!(which, Which::All);
+        which: PollScope,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
+        let all = matches!(which, PollScope::All);
         let tickets = match which {
-            Which::These(tickets) => tickets,
-            Which::All => self.tickets_of(session).await?,
+            PollScope::These(tickets) => tickets,
+            PollScope::All => self.tickets_of(session).await?,
         };
         let lines = self.by_bucket(tickets);
         let mut stands = Vec::new();
@@ -43,15 +45,15 @@ impl Redis {
             for ((name, ticket), answer) in lines.into_iter().zip(Parts::of(answers)?) {
                 let mut parts = Parts::of(answer)?;
                 let stand = match parts.text()?.as_str() {
-                    "granted" => Stand::Granted { fence: parts.fence()? },
-                    "queued" => Stand::Waiting(parts.wait()?),
-                    _ => Stand::Gone,
+                    "granted" => TicketStatus::Granted { fence: parts.fence()? },
+                    "queued" => TicketStatus::Waiting(parts.wait()?),
+                    _ => TicketStatus::Gone,
                 };
                 stands.push((name, ticket, stand));
             }
         }
         if all {
-            stands.retain(|(_, _, stand)| *stand != Stand::Gone);
+            stands.retain(|(_, _, stand)| *stand != TicketStatus::Gone);
         }
         Ok(stands)
     }
@@ -83,7 +85,7 @@ impl Redis {
             }
             async move { Ok((lines, self.run::<Value>(keys, None, &script).await?)) }
         });
-        together::all(asks).await.into_iter().collect()
+        join::all(asks).await.into_iter().collect()
     }
 
     pub(super) fn by_bucket(
@@ -107,7 +109,7 @@ impl Redis {
             list.arg(keys.own()).arg(&from).arg(&to).arg("BYLEX");
             async move { self.link.query::<Vec<String>>(&list).await }
         });
-        let lists: StoreResult<Vec<_>> = together::all(lists).await.into_iter().collect();
+        let lists: StoreResult<Vec<_>> = join::all(lists).await.into_iter().collect();
         Ok(lists?.iter().flatten().filter_map(|entry| own(entry)).collect())
     }
 }

@@ -9,8 +9,8 @@ use super::{
     reply::{self, Parts},
     sessions::{hex, micros},
 };
-use crate::store::{Open, Renewal, StoreResult, TicketDigest, together};
-use crate::ticket::SessionId;
+use crate::model::ticket::SessionId;
+use crate::store::{Open, Renewal, StoreResult, TicketDigest, common::join};
 use redis::{ScriptInvocation, Value};
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ impl Redis {
         while !due.is_empty() {
             let renewals = due.iter().map(|bucket| self.renew_in(*bucket, &ask));
             let mut joined = BTreeSet::new();
-            for renewal in together::all(renewals).await {
+            for renewal in join::all(renewals).await {
                 let Some(renewed) = renewal? else { return Ok(Renewal::Lost) };
                 evictions = evictions.wrapping_add(renewed.evictions);
                 tickets.count += renewed.tickets.count;

@@ -2,11 +2,13 @@
 
 use super::{KIND, sessions::Dust};
 use crate::{
-    error::{StoreError, Trouble},
-    line::Ticket,
-    name::Name,
+    error::{ErrorKind, StoreError},
+    model::{
+        line::Ticket,
+        name::Name,
+        ticket::{Mode, Owner, SessionId, TicketId},
+    },
     store::{Holder, Open, StoreResult, TicketDigest, Wait},
-    ticket::{Mode, Owner, SessionId, TicketId},
 };
 use redis::Value;
 use std::time::Duration;
@@ -14,7 +16,7 @@ use std::time::Duration;
 /// An answer that no script of ours gives.
 pub(in crate::store) fn nonsense(what: &Value) -> StoreError {
     let what = format!("the server's answer makes no sense: {what:?}");
-    StoreError::unknown(KIND, Trouble::Corrupt, what)
+    StoreError::unknown(KIND, ErrorKind::Corrupt, what)
 }
 
 /// The parts of an answer, taken one after the other.
@@ -86,7 +88,7 @@ impl Parts {
         // A moment later than the server says, so that its clock has surely passed the deadline.
         let recheck = self.duration()? + Duration::from_millis(1);
         let (owner, note, held_for) = (self.text()?, self.bytes()?, Some(self.duration()?));
-        let holder = unpack(&owner).map(|owner| Holder { owner, note, held_for });
+        let holder = unpack(&owner).map(|owner| Holder { owner, label: note, held_for });
         Ok(Wait { ahead, holder, recheck })
     }
 
@@ -98,7 +100,7 @@ impl Parts {
         let granted_ago = u64::try_from(self.int()?).ok().map(Duration::from_micros);
         let ends_in = self.duration()?;
         let mode = Mode::of(weight, capacity);
-        Ok(Ticket { id, mode, fence, owner, note, entered_ago, granted_ago, ends_in })
+        Ok(Ticket { id, mode, fence, owner, label: note, entered_ago, granted_ago, ends_in })
     }
 
     fn small(&mut self) -> StoreResult<u32> {

@@ -1,6 +1,6 @@
 //! The scripts, each with the common part in it.
 
-use crate::name::Name;
+use crate::model::name::Name;
 use redis::{Cmd, Script};
 
 macro_rules! scripts {

@@ -4,15 +4,15 @@
 
 use super::{link::Ear, reply::Message};
 use crate::{
-    name::Name,
+    model::{name::Name, ticket::SessionId},
     store::{Hints, Open},
-    ticket::SessionId,
+    sync::Mutex,
 };
 use redis::Value;
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -72,11 +72,11 @@ impl Life {
 
 impl Sessions {
     pub(super) fn lives(&self) -> MutexGuard<'_, HashMap<SessionId, Life>> {
-        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lives.lock()
     }
 
     pub(super) fn sinks(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<dyn Hints>>> {
-        self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sinks.lock()
     }
 
     /// Takes in the history that a bucket shows for a session.
@@ -88,12 +88,12 @@ impl Sessions {
 
     /// Notes what the server wants swept in a bucket.
     pub(super) fn sweep_later(&self, bucket: u32, dust: Vec<Dust>) {
-        self.dust.lock().unwrap_or_else(PoisonError::into_inner).insert(bucket, dust);
+        self.dust.lock().insert(bucket, dust);
     }
 
     /// What is to be swept in a bucket now.
     pub(super) fn sweep_now(&self, bucket: u32) -> Vec<Dust> {
-        self.dust.lock().unwrap_or_else(PoisonError::into_inner).remove(&bucket).unwrap_or_default()
+        self.dust.lock().remove(&bucket).unwrap_or_default()
     }
 
     /// How many grants messages have told of so far.

@@ -2,8 +2,8 @@
 
 use super::{Redis, connect};
 use crate::{
+    model::ticket::{Owner, SessionId},
     store::{Open, Store as _, url::StoreUrl},
-    ticket::{Owner, SessionId},
 };
 use servers::{REDIS, Require, Running};
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};

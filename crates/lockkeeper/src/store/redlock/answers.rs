@@ -2,12 +2,14 @@
 
 use super::decide::Vote;
 use crate::{
-    line::Ticket,
+    model::{
+        line::Ticket,
+        ticket::{Mode, Owner, TicketId},
+    },
     store::{
         StoreResult,
         redis::{Parts, nonsense, unpack},
     },
-    ticket::{Mode, Owner, TicketId},
 };
 use redis::Value;
 use std::time::Duration;
@@ -80,7 +82,7 @@ pub(super) fn shown(answer: Value) -> StoreResult<Option<Shown>> {
     let (edit, held_for, ends_in) = (parts.fence()?, parts.duration()?, parts.duration()?);
     let (mode, granted_ago) = (Mode::Exclusive, Some(held_for));
     let ticket =
-        Ticket { id, mode, fence, owner, note, entered_ago: held_for, granted_ago, ends_in };
+        Ticket { id, mode, fence, owner, label: note, entered_ago: held_for, granted_ago, ends_in };
     Ok(Some(Shown { ticket, edit }))
 }
 
@@ -135,7 +137,7 @@ pub(super) fn shown_plain(answer: Value) -> StoreResult<Option<Shown>> {
         // It is granted, and there is no number.
         fence: Some(0),
         owner: Some(plain.owner()),
-        note: Vec::new(),
+        label: Vec::new(),
         entered_ago: Duration::ZERO,
         granted_ago: None,
         ends_in: plain.ends_in.unwrap_or(Duration::MAX),

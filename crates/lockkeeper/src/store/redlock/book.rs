@@ -12,9 +12,11 @@
 use super::nodes::Late;
 use crate::{
     clock::Moment,
-    name::Name,
+    model::{
+        name::Name,
+        ticket::{Place, SessionId, TicketId},
+    },
     store::{Open, Renewal, STRAY_MAX, Terms},
-    ticket::{Place, SessionId, TicketId},
 };
 use std::{collections::HashMap, time::Duration};
 
@@ -176,7 +178,7 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ticket::Owner;
+    use crate::model::ticket::Owner;
 
     const TTL: Duration = Duration::from_secs(10);
 

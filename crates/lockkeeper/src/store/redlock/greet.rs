@@ -11,11 +11,14 @@
 //! client that is wrong, and that only a node without memory answers, would have all others refused.
 
 use super::decide::majority;
-use crate::store::redis::{Greeting, Wire};
-use redis::{ErrorKind, RedisError, RedisResult, Script};
+use crate::{
+    store::redis::{Greeting, Wire},
+    sync::Mutex,
+};
+use redis::{RedisError, RedisResult, Script};
 use std::{
     sync::{
-        Arc, LazyLock, Mutex, MutexGuard, PoisonError,
+        Arc, LazyLock, MutexGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -86,7 +89,7 @@ impl Agreement {
     }
 
     fn newcomers(&self) -> MutexGuard<'_, Vec<Option<Newcomer>>> {
-        self.newcomers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.newcomers.lock()
     }
 
     /// All nodes, if none of them had ever heard of us.
@@ -128,7 +131,7 @@ fn run(info: &str) -> RedisResult<String> {
     run.map(str::to_owned).ok_or_else(|| {
         let what = "the server, or a proxy before it, does not show its run_id in INFO, and Redlock could not \
                     notice that it has restarted and forgotten locks; connect directly to the server";
-        RedisError::from((ErrorKind::InvalidClientConfig, "Redlock cannot use this server", what.to_owned()))
+        RedisError::from((redis::ErrorKind::InvalidClientConfig, "Redlock cannot use this server", what.to_owned()))
     })
 }
 

@@ -11,9 +11,11 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    name::Name,
+    model::{
+        name::Name,
+        ticket::{Mode, Owner, Place, SessionId, TicketId},
+    },
     store::{Enter, Manner, Open, StoreId, redis::Link},
-    ticket::{Mode, Owner, Place, SessionId, TicketId},
 };
 use rand::{RngExt as _, SeedableRng, rngs::StdRng};
 use servers::{REDIS, Require, Running};
@@ -64,7 +66,7 @@ impl Rig {
         let place = self.places[ticket].clone();
         let (session, owner) = (place.session, Owner::default());
         let life = Open { session, ttl: TTL, lock_delay: Duration::ZERO, owner };
-        let ask = Enter { place, mode: Mode::Exclusive, manner: Manner::Contend, note: vec![] };
+        let ask = Enter { place, mode: Mode::Exclusive, manner: Manner::Contend, label: vec![] };
         let script = self.store.enter_script(&ask, &life, t, till);
         let answers = self.store.nodes.tell(PATIENCE * 10, script, answers::vote).await;
         answers.expect("an answer")[0].vote

@@ -33,18 +33,21 @@ mod ops;
 mod scripts;
 
 use super::{
-    Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LOOK_MAX, Leave, Left, Look,
-    Manner, Open, Renewal, Stand, Store, StoreId, StoreResult, Terms, Which,
+    Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LIST_MAX, Leave, Left,
+    ListScope, Manner, Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
+    common::join,
     redis::{Ear, Link, connect},
-    together,
     url::StoreUrl,
 };
 use crate::{
     clock::Moment,
-    error::{Error, Result, StoreError, Trouble},
-    line::Line,
-    name::Name,
-    ticket::{Mode, Place, SessionId, TicketId},
+    error::{Error, ErrorKind, Result, StoreError},
+    model::{
+        line::Line,
+        name::Name,
+        ticket::{Mode, Place, SessionId, TicketId},
+    },
+    sync::Mutex,
 };
 use book::{Book, Held, Progress};
 use decide::Verdict;
@@ -55,7 +58,7 @@ use scripts::{Flavour, Scripts};
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU64},
+    sync::{Arc, MutexGuard, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -124,12 +127,12 @@ impl Redlock {
         Self { id, nodes, prefix, flavour, max_ttl, scripts, book: Mutex::default(), seen }
     }
 
-    fn refused(&self, trouble: Trouble, what: impl Into<String>) -> StoreError {
-        StoreError::not_applied(self.nodes.kind, trouble, what)
+    fn refused(&self, kind: ErrorKind, what: impl Into<String>) -> StoreError {
+        StoreError::not_applied(self.nodes.kind, kind, what)
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.book.lock()
     }
 
     /// The tickets in the book of a session that is not over.
@@ -159,7 +162,7 @@ impl Redlock {
             }
             Ok(())
         };
-        together::all(behind.into_iter().map(prolong)).await.into_iter().collect()
+        join::all(behind.into_iter().map(prolong)).await.into_iter().collect()
     }
 }
 
@@ -184,7 +187,7 @@ fn flavour(url: &mut StoreUrl) -> Result<Flavour> {
 }
 
 impl Store for Redlock {
-    fn kind(&self) -> &'static str {
+    fn scheme(&self) -> &'static str {
         self.nodes.kind
     }
 
@@ -209,7 +212,7 @@ impl Store for Redlock {
                 "ttl and lock_delay are {asked:?} together, and the longest that forgetful nodes \
                  stay out for is max_ttl={most:?}"
             );
-            return Err(self.refused(Trouble::Misconfigured, what));
+            return Err(self.refused(ErrorKind::Misconfigured, what));
         }
         self.agrees().await?;
         if let Some(agreement) = &self.nodes.agreement {
@@ -244,7 +247,7 @@ impl Store for Redlock {
             let place = Place { session, name: held.name, ticket };
             self.take_away(&place, stray, patience).await.map(drop)
         };
-        let left = together::all(life.tickets.into_iter().map(leave)).await;
+        let left = join::all(life.tickets.into_iter().map(leave)).await;
         // The program may end now: slow nodes shall hear of the last leaves as well.
         self.nodes.finished(LAST_WORDS).await;
         left.into_iter().collect()
@@ -257,14 +260,14 @@ impl Store for Redlock {
             _ => Some("readers and semaphores"),
         };
         if let Some(what) = missing {
-            return Err(self.refused(Trouble::Unsupported(what), what));
+            return Err(self.refused(ErrorKind::Unsupported(what), what));
         }
         self.allows(&ask.place.name)?;
         let Place { session, name, ticket } = ask.place.clone();
         let life = self.book().life(session, self.nodes.clock.now()).cloned();
         let life = life.ok_or_else(|| StoreError::session_over(self.nodes.kind))?;
         if let Some(held) = life.tickets.get(&ticket).filter(|held| held.name == name)
-            && let Stand::Granted { fence } = self.verify(session, ticket, held).await?
+            && let TicketStatus::Granted { fence } = self.verify(session, ticket, held).await?
         {
             return Ok(Entered::Granted { fence });
         }
@@ -278,12 +281,12 @@ impl Store for Redlock {
     async fn poll(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        which: PollScope,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         let known = self.tickets(session);
         let (asked, all) = match which {
-            Which::These(tickets) => (tickets, false),
-            Which::All => {
+            PollScope::These(tickets) => (tickets, false),
+            PollScope::All => {
                 (known.iter().map(|(t, held)| (held.name.clone(), *t)).collect::<Vec<_>>(), true)
             }
         };
@@ -291,13 +294,13 @@ impl Store for Redlock {
         let stand = |(name, ticket): (Name, TicketId)| async move {
             let stand = match known.get(&ticket).filter(|held| held.name == name) {
                 Some(held) => self.verify(session, ticket, held).await?,
-                None => Stand::Gone,
+                None => TicketStatus::Gone,
             };
             Ok((name, ticket, stand))
         };
-        let stands = together::all(asked.into_iter().map(stand)).await;
+        let stands = join::all(asked.into_iter().map(stand)).await;
         let mut stands = stands.into_iter().collect::<StoreResult<Vec<_>>>()?;
-        stands.retain(|(_, _, stand)| !all || *stand != Stand::Gone);
+        stands.retain(|(_, _, stand)| !all || *stand != TicketStatus::Gone);
         Ok(stands)
     }
 
@@ -316,7 +319,7 @@ impl Store for Redlock {
         Ok(if there && may_be_there { Left::Released } else { Left::Gone })
     }
 
-    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+    async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
         let now = self.nodes.clock.now();
         let ttl = self.book().life(edit.place.session, now).map(|life| life.ask.ttl);
         let Some(ttl) = ttl else { return Ok(Edited::NotHeld) };
@@ -328,19 +331,19 @@ impl Store for Redlock {
         }
     }
 
-    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+    async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
         let names = match which {
-            Look::Exact(name) => BTreeSet::from([name]),
-            Look::Prefix { prefix, after } => self.names(&prefix, after.as_ref()).await?,
+            ListScope::Exact(name) => BTreeSet::from([name]),
+            ListScope::Prefix { prefix, after } => self.names(&prefix, after.as_ref()).await?,
         };
         let (mut lines, mut names) = (Vec::new(), names.into_iter().peekable());
-        while names.peek().is_some() && lines.len() < LOOK_MAX {
+        while names.peek().is_some() && lines.len() < LIST_MAX {
             let some = names.by_ref().take(AT_ONCE).map(|name| self.line(name));
-            for line in together::all(some.collect::<Vec<_>>()).await {
+            for line in join::all(some.collect::<Vec<_>>()).await {
                 lines.extend(line?);
             }
         }
-        lines.truncate(LOOK_MAX);
+        lines.truncate(LIST_MAX);
         Ok(lines)
     }
 
@@ -355,11 +358,11 @@ impl Store for Redlock {
     }
 
     async fn read(&self, _: Name) -> StoreResult<Option<Cell>> {
-        Err(self.refused(Trouble::Unsupported("cells"), "no such thing"))
+        Err(self.refused(ErrorKind::Unsupported("cells"), "no such thing"))
     }
 
     async fn write(&self, _: Edit) -> StoreResult<Edited> {
-        Err(self.refused(Trouble::Unsupported("cells"), "no such thing"))
+        Err(self.refused(ErrorKind::Unsupported("cells"), "no such thing"))
     }
 
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {

@@ -7,8 +7,8 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    error::{StoreError, Trouble},
-    store::{StoreResult, redis::Link, together},
+    error::{ErrorKind, StoreError},
+    store::{StoreResult, common::join, redis::Link},
 };
 use redis::{Cmd, Script, ToRedisArgs, Value};
 use std::{
@@ -117,16 +117,16 @@ impl Nodes {
 
     /// Too few nodes have answered: what they suffer from, if it is more than silence.
     pub(super) fn shortage(&self, mut errors: Vec<StoreError>) -> StoreError {
-        let worst = errors.iter().position(|e| e.trouble != Trouble::Unavailable).unwrap_or(0);
+        let worst = errors.iter().position(|e| e.kind != ErrorKind::Unavailable).unwrap_or(0);
         let alone = self.links.len() == 1;
         let what = match alone {
             true => "the server does not answer in time",
             false => "fewer than a majority of the servers answer in time",
         };
         if errors.is_empty() {
-            return StoreError::unknown(self.kind, Trouble::Unavailable, what);
+            return StoreError::unknown(self.kind, ErrorKind::Unavailable, what);
         }
-        let StoreError { trouble, what: cause, source, .. } = errors.swap_remove(worst);
+        let StoreError { kind: trouble, what: cause, source, .. } = errors.swap_remove(worst);
         let what = if alone { cause } else { format!("{what}: {cause}") };
         StoreError { source, ..StoreError::unknown(self.kind, trouble, what) }
     }
@@ -152,7 +152,7 @@ impl Nodes {
             let (node, call, read) = (Arc::clone(node), Arc::clone(&call), read.clone());
             asks.push(Box::pin(async move { read(call.run(&node).await?) }));
         }
-        together::until(asks, enough, self.clock.sleep(patience)).await
+        join::until(asks, enough, self.clock.sleep(patience)).await
     }
 
     /// Goes on with requests in the background, so that slow nodes get them as well and the next loss
@@ -166,7 +166,7 @@ impl Nodes {
         finishing.send_modify(|tasks| *tasks += 1);
         let clock = self.clock.clone();
         tokio::spawn(async move {
-            together::until(rest, |_| false, clock.sleep(LINGER)).await;
+            join::until(rest, |_| false, clock.sleep(LINGER)).await;
             drop(under_way);
             finishing.send_modify(|tasks| *tasks -= 1);
         });
@@ -232,7 +232,7 @@ impl Nodes {
     /// Tells some nodes something, and does not mind what they say to it.
     pub(super) async fn tell_some(&self, which: &[usize], patience: Duration, call: &Call) {
         let asks = which.iter().map(|at| Box::pin(call.run(&self.links[*at])));
-        together::until(asks.collect(), |_| false, self.clock.sleep(patience)).await;
+        join::until(asks.collect(), |_| false, self.clock.sleep(patience)).await;
     }
 
     /// The names in the index of any node. A majority knows all that are held.
@@ -241,7 +241,7 @@ impl Nodes {
         all.arg(key).arg(0).arg(-1);
         let asks = self.links.iter().map(|node| Box::pin(node.query::<Vec<String>>(&all)));
         let over = self.clock.sleep(patience);
-        let (pages, _) = together::until(asks.collect(), most_answered, over).await;
+        let (pages, _) = join::until(asks.collect(), most_answered, over).await;
         Ok(self.most(pages)?.into_iter().flatten().collect())
     }
 
@@ -261,10 +261,10 @@ impl Nodes {
     /// new to us, not forgetful.
     pub(super) async fn meet(&self, agreement: &Agreement, max_ttl: Duration) {
         let asks = self.links.iter().map(|node| Box::pin(node.ready())).collect();
-        let (said, rest) = together::until(asks, most_answered, std::future::pending()).await;
+        let (said, rest) = join::until(asks, most_answered, std::future::pending()).await;
         let answered = said.iter().flatten().filter(|answer| answer.is_ok()).count();
         let grace = if agreement.may_be_new(answered) { GRACE_OF_NEW } else { GRACE };
-        together::until(rest, |_| false, self.clock.sleep(grace)).await;
+        join::until(rest, |_| false, self.clock.sleep(grace)).await;
         let Some(new) = agreement.all_new() else { return };
         if new.iter().all(|node| node.uptime > max_ttl) {
             let waive = self.links.iter().zip(new).map(|(link, node)| async move {
@@ -273,7 +273,7 @@ impl Nodes {
                 waive.run(link).await
             });
             // What fails here stays in quarantine.
-            together::all(waive).await;
+            join::all(waive).await;
         }
     }
 
@@ -323,9 +323,9 @@ impl Nodes {
         };
         let asks = self.links.iter().enumerate().map(|node| Box::pin(ask(node))).collect();
         let over = self.clock.sleep(patience);
-        let (mut said, rest) = together::until(asks, most_answered, over).await;
+        let (mut said, rest) = join::until(asks, most_answered, over).await;
         let over = self.clock.sleep(grace.min(patience));
-        said.extend(together::until(rest, |_| false, over).await.0);
+        said.extend(join::until(rest, |_| false, over).await.0);
         said
     }
 }

@@ -11,15 +11,18 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    error::{StoreError, Trouble},
-    line::{Line, Ticket},
-    name::Name,
-    store::{Edit, Enter, Entered, Open, STRAY_MAX, Stand, StoreResult, Wait, redis::pack},
-    ticket::{Mode, Place, SessionId, TicketId},
+    error::{ErrorKind, StoreError},
+    model::{
+        line::{Line, Ticket},
+        name::Name,
+        ticket::{Mode, Place, SessionId, TicketId},
+    },
+    store::{Edit, Enter, Entered, Open, STRAY_MAX, StoreResult, TicketStatus, Wait, redis::pack},
+    sync::Mutex,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -91,7 +94,7 @@ impl Redlock {
             "with compat=string a lock's key is its name, and {name:?} begins with {prefix:?}: keys of \
              lockkeeper itself begin so"
         );
-        Err(self.refused(Trouble::Name, what))
+        Err(self.refused(ErrorKind::Name, what))
     }
 
     /// Before a lock is asked for, a majority of the nodes must have been told our `max_ttl`, and none another.
@@ -109,7 +112,7 @@ impl Redlock {
             "this client says max_ttl={ours:?}, and a server was told {other:?} by other clients; all \
              must say the same (docs/redis.md says how to change it)"
         );
-        Err(self.refused(Trouble::Misconfigured, what))
+        Err(self.refused(ErrorKind::Misconfigured, what))
     }
 
     fn closed_key(&self, name: &Name) -> String {
@@ -136,7 +139,7 @@ impl Redlock {
     }
 
     pub(super) fn enter_script(&self, ask: &Enter, life: &Open, t: u64, till: Moment) -> Call {
-        self.script_with(&ask.place, life, t, till, &ask.note, false)
+        self.script_with(&ask.place, life, t, till, &ask.label, false)
     }
 
     /// A proposal; or, to mend, a ticket that a majority has.
@@ -178,7 +181,7 @@ impl Redlock {
             let (ballot, remaining) = self.propose(ask, life, t).await;
             let differs = ballot.votes.iter().any(|vote| matches!(vote, Some(Vote::Differs(_))));
             if ballot.verdict() == Verdict::Carried && !differs {
-                let (name, note) = (ask.place.name.clone(), ask.note.clone());
+                let (name, note) = (ask.place.name.clone(), ask.label.clone());
                 let (till, late) = (life.expires, ballot.late);
                 return Ok(Carried::Yes(Held { name, fence: t, till, note, late }));
             }
@@ -202,7 +205,7 @@ impl Redlock {
         let (nodes, voids) = (ballot.votes.len(), ballot.count(Vote::Void));
         if ballot.count(Vote::Closed) > 0 {
             let what = "the ticket was closed by its owner";
-            return Some(self.refused(Trouble::TicketClosed, what));
+            return Some(self.refused(ErrorKind::TicketClosed, what));
         }
         if nodes - voids < self.nodes.majority() {
             let left = remaining.unwrap_or_default();
@@ -210,7 +213,7 @@ impl Redlock {
                 "{voids} of {nodes} servers have started empty not long ago and have no vote until \
                  max_ttl has passed, for another {left:.0?}"
             );
-            return Some(StoreError::unknown(self.nodes.kind, Trouble::Unavailable, what));
+            return Some(StoreError::unknown(self.nodes.kind, ErrorKind::Unavailable, what));
         }
         let undecided = ballot.verdict() != Verdict::Failed;
         let refusal = |vote: &Option<Vote>| matches!(vote, Some(Vote::No | Vote::Low(_)));
@@ -226,14 +229,14 @@ impl Redlock {
         let heard = Arc::clone(&soonest);
         let read = move |answer| {
             let said = answers::vote(answer)?;
-            let mut soonest = heard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut soonest = heard.lock();
             *soonest = soonest.into_iter().chain(said.remaining).min();
             Ok(said.vote)
         };
         // Longer than a renewal may take: nobody waits for it in vain while a majority answers.
         let patience = patience(life.ask.ttl).max(Duration::from_millis(500));
         let ballot = self.nodes.vote(patience, script, read, decided).await;
-        let remaining = *soonest.lock().unwrap_or_else(PoisonError::into_inner);
+        let remaining = *soonest.lock();
         (ballot, remaining)
     }
 
@@ -347,7 +350,7 @@ impl Redlock {
         match keys.into_iter().flatten().find(|key| key.ticket() == ticket) {
             Some(key) if !key.is_string() => {
                 let what = "evicting what is no plain string: it may be no lock at all";
-                Err(self.refused(Trouble::Unsupported(what), what))
+                Err(self.refused(ErrorKind::Unsupported(what), what))
             }
             key => Ok(key.map(|key| key.value)),
         }
@@ -382,18 +385,18 @@ impl Redlock {
         session: SessionId,
         ticket: TicketId,
         held: &Held,
-    ) -> StoreResult<Stand> {
+    ) -> StoreResult<TicketStatus> {
         if self.confirm(&held.name, ticket, held.fence).await? {
-            return Ok(Stand::Granted { fence: self.fence(held) });
+            return Ok(TicketStatus::Granted { fence: self.fence(held) });
         }
         self.book().lost(session, ticket, held.fence);
-        Ok(Stand::Gone)
+        Ok(TicketStatus::Gone)
     }
 
     pub(super) async fn edit(&self, edit: &Edit, ttl: Duration) -> StoreResult<Ballot> {
         let Some(script) = &self.scripts.edit else {
             let what = "changing the note of a plain string";
-            return Err(self.refused(Trouble::Unsupported(what), what));
+            return Err(self.refused(ErrorKind::Unsupported(what), what));
         };
         let Place { session, name, ticket } = &edit.place;
         let mut script = Call::new(script, [&self.key(name)]);

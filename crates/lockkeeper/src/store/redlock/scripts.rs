@@ -32,7 +32,7 @@ impl Scripts {
     pub(super) fn of(flavour: Flavour) -> &'static Self {
         match flavour {
             Flavour::Fenced => &FENCED,
-            Flavour::Plain => &PLAIN,
+            Flavour::Plain => &PLAIN_CAPACITY,
         }
     }
 }
@@ -47,7 +47,7 @@ static FENCED: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     edit: Some(Script::new(include_str!("edit.lua"))),
 });
 
-static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts {
+static PLAIN_CAPACITY: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     enter: Script::new(include_str!("string/enter.lua")),
     renew: Script::new(include_str!("string/renew.lua")),
     leave: Script::new(include_str!("string/leave.lua")),

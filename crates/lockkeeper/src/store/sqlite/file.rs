@@ -3,7 +3,7 @@
 use super::{KIND, lines};
 use crate::{
     clock::{self, Moment},
-    error::{StoreError, Trouble},
+    error::{ErrorKind, StoreError},
     store::{STRAY_MAX, StoreId, StoreResult},
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags, config::DbConfig, params};
 use rustix::fs::FlockOperation;
 use std::{
     fs::File,
-    io::{self, ErrorKind},
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
 
 fn misconfigured(what: String) -> StoreError {
-    StoreError::not_applied(KIND, Trouble::Misconfigured, what)
+    StoreError::not_applied(KIND, ErrorKind::Misconfigured, what)
 }
 
 /// The absolute path of the file, in a folder that exists on this machine.
@@ -136,7 +136,7 @@ fn is_ours(path: &Path) -> StoreResult<bool> {
             return Err(misconfigured(format!("{} is a folder, not a file", path.display())));
         }
         Ok(_) => {}
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(e) => return Err(unreadable(path, e)),
     }
     // Through SQLite and not by a file of our own: closing any other descriptor of the file drops
@@ -161,8 +161,8 @@ fn is_ours(path: &Path) -> StoreResult<bool> {
 
 fn unreadable(path: &Path, e: std::io::Error) -> StoreError {
     let trouble = match e.kind() {
-        ErrorKind::PermissionDenied => Trouble::Denied,
-        _ => Trouble::Misconfigured,
+        io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+        _ => ErrorKind::Misconfigured,
     };
     StoreError::not_applied(KIND, trouble, format!("cannot read {}", path.display())).because(e)
 }
@@ -175,7 +175,7 @@ fn create(path: &Path) -> StoreResult<()> {
     let made = draft_at(&draft).map_err(|e| super::trouble(e, &failed("making it")));
     let named = made.and_then(|()| match name(&draft, path, folder) {
         // Another process was faster: its file is as good as ours, if it is one.
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => is_ours(path).map(drop),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => is_ours(path).map(drop),
         Err(e) => Err(misconfigured(failed("naming it")).because(e)),
         Ok(()) => Ok(()),
     });
@@ -201,11 +201,11 @@ fn name(draft: &Path, path: &Path, folder: &Path) -> io::Result<()> {
         waited += PAUSE;
     }
     if path.symlink_metadata().is_ok() {
-        return Err(ErrorKind::AlreadyExists.into());
+        return Err(io::ErrorKind::AlreadyExists.into());
     }
     for suffix in COMPANIONS {
         match std::fs::remove_file(beside(path, suffix)) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
     }
@@ -331,7 +331,7 @@ mod tests {
         for path in [&text, &database] {
             let before = std::fs::read(path).unwrap();
             let e = open(path).unwrap_err();
-            assert_eq!(e.trouble, Trouble::Misconfigured);
+            assert_eq!(e.kind, ErrorKind::Misconfigured);
             assert!(e.to_string().contains("left untouched"), "{e}");
             assert_eq!(std::fs::read(path).unwrap(), before);
         }
@@ -347,7 +347,7 @@ mod tests {
         bytes[100..].fill(0x5a);
         std::fs::write(&path, &bytes).unwrap();
         let e = open(&path).and_then(|c| identify(&c, Moment::from_millis(1))).unwrap_err();
-        assert_eq!(e.trouble, Trouble::Corrupt, "{e}");
+        assert_eq!(e.kind, ErrorKind::Corrupt, "{e}");
         assert_eq!(std::fs::read(&path).unwrap(), bytes);
     }
 

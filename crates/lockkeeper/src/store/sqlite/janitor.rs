@@ -10,13 +10,13 @@
 //! before the log has grown by a quarter. Meanwhile the reader costs disk space and no lock.
 
 use super::file;
-use crate::clock;
+use crate::{clock, sync::Mutex};
 use rusqlite::Connection;
 use std::{
     cell::Cell,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicI32, Ordering},
         mpsc,
     },
@@ -83,7 +83,7 @@ impl Janitor {
 
     /// Never blocks: a clean-up that is asked for already will do.
     fn call(&self) {
-        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut work = self.work.lock();
         let alive = work.as_ref().is_some_and(|work| {
             !matches!(work.try_send(()), Err(mpsc::TrySendError::Disconnected(())))
         });

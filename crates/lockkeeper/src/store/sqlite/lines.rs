@@ -6,14 +6,16 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    error::{StoreError, Trouble},
-    line::{Front, LINE_MAX, Standing, settle},
-    name::Name,
-    store::{
-        Edit, Edited, Enter, Entered, Holder, Leave, Left, Manner, STRAY_MAX, Stand, StoreResult,
-        TicketDigest, Wait,
+    error::{ErrorKind, StoreError},
+    model::{
+        line::{Front, LINE_MAX, LineRow, settle},
+        name::Name,
+        ticket::{Owner, Place, SessionId, TicketId},
     },
-    ticket::{Owner, Place, SessionId, TicketId},
+    store::{
+        Edit, Edited, Enter, Entered, Holder, Leave, Left, Manner, STRAY_MAX, StoreResult,
+        TicketDigest, TicketStatus, Wait,
+    },
 };
 use rusqlite::{Connection, OptionalExtension, Result, Row as SqlRow, params};
 use std::time::Duration;
@@ -68,7 +70,7 @@ pub(super) struct Row {
     dead_at: Moment,
 }
 
-impl Standing for Row {
+impl LineRow for Row {
     fn weight(&self) -> u32 {
         self.weight
     }
@@ -211,19 +213,19 @@ impl Tx<'_> {
         };
         if closed {
             let what = "the ticket was closed before this request came";
-            return Ok(Err(StoreError::not_applied(KIND, Trouble::TicketClosed, what)));
+            return Ok(Err(StoreError::not_applied(KIND, ErrorKind::TicketClosed, what)));
         }
         let front = self.settle(name)?;
         let Some(first) = front.admitted.first() else { return self.insert(ask, true, 0).map(Ok) };
         match self.stand_in(&ask.place, &front)? {
-            Stand::Granted { fence } => return Ok(Ok(Entered::Granted { fence })),
-            Stand::Waiting(wait) => return Ok(Ok(Entered::Queued(wait))),
-            Stand::Gone => {}
+            TicketStatus::Granted { fence } => return Ok(Ok(Entered::Granted { fence })),
+            TicketStatus::Waiting(wait) => return Ok(Ok(Entered::Queued(wait))),
+            TicketStatus::Gone => {}
         }
         let (line, capacity) = (first.capacity, ask.mode.capacity());
         if line != capacity {
             let what = format!("the line has capacity {line}, not {capacity}");
-            return Ok(Err(StoreError::not_applied(KIND, Trouble::Capacity(line), what)));
+            return Ok(Err(StoreError::not_applied(KIND, ErrorKind::Capacity(line), what)));
         }
         let fits = front.fits(ask.mode.weight());
         if fits {
@@ -235,7 +237,7 @@ impl Tx<'_> {
         }
         if ahead >= LINE_MAX {
             let what = format!("{LINE_MAX} tickets stand in the line already");
-            return Ok(Err(StoreError::not_applied(KIND, Trouble::Full, what)));
+            return Ok(Err(StoreError::not_applied(KIND, ErrorKind::Full, what)));
         }
         self.insert(ask, false, ahead)?;
         Ok(Ok(Entered::Queued(self.wait(name, ahead, &front)?)))
@@ -255,7 +257,7 @@ impl Tx<'_> {
             granted.then_some(number),
             now,
             granted.then_some(now),
-            ask.note,
+            ask.label,
         ])?;
         if granted {
             return Ok(Entered::Granted { fence: number.cast_unsigned() });
@@ -284,13 +286,13 @@ impl Tx<'_> {
         let holder = |r: &SqlRow<'_>| {
             let owner = Owner { host: r.get(0)?, pid: r.get(1)?, program: r.get(2)? };
             let held_for = Some(now.saturating_since(moment(r.get(4)?)));
-            Ok(Holder { owner, note: r.get(3)?, held_for })
+            Ok(Holder { owner, label: r.get(3)?, held_for })
         };
         self.c.prepare_cached(sql)?.query_row([name.as_str()], holder).optional()
     }
 
     /// How a ticket stands in a line that was just settled, or needed no settling.
-    pub(super) fn stand_in(&self, place: &Place, front: &Front<Row>) -> Result<Stand> {
+    pub(super) fn stand_in(&self, place: &Place, front: &Front<Row>) -> Result<TicketStatus> {
         let Place { session, name, ticket } = place;
         let sql = "SELECT seq, fence FROM ticket WHERE name = ?1 AND id = ?2 AND session = ?3";
         let ids = params![name.as_str(), ticket.to_bytes(), session.to_bytes()];
@@ -299,14 +301,16 @@ impl Tx<'_> {
             find.query_row(ids, |r| Ok((r.get(0)?, r.get(1)?))).optional()?
         };
         Ok(match found {
-            None => Stand::Gone,
-            Some((_, Some(fence))) => Stand::Granted { fence: fence.cast_unsigned() },
-            Some((seq, None)) => Stand::Waiting(self.wait(name, self.ahead(name, seq)?, front)?),
+            None => TicketStatus::Gone,
+            Some((_, Some(fence))) => TicketStatus::Granted { fence: fence.cast_unsigned() },
+            Some((seq, None)) => {
+                TicketStatus::Waiting(self.wait(name, self.ahead(name, seq)?, front)?)
+            }
         })
     }
 
     /// Settles a ticket's line and says how it stands.
-    pub(super) fn stand(&mut self, place: &Place) -> Result<Stand> {
+    pub(super) fn stand(&mut self, place: &Place) -> Result<TicketStatus> {
         let front = self.settle(&place.name)?;
         self.stand_in(place, &front)
     }

@@ -22,15 +22,18 @@ mod lines;
 mod show;
 
 use super::{
-    Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look, Open,
-    Renewal, Stand, Store, StoreId, StoreResult, Terms, Which,
+    Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope, Open,
+    PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
 };
 use crate::{
     clock::{Clock, Moment},
-    error::{StoreError, Trouble},
-    line::{Line, Standing as _},
-    name::Name,
-    ticket::{Place, SessionId, TicketId},
+    error::{ErrorKind, StoreError},
+    model::{
+        line::{Line, LineRow as _},
+        name::Name,
+        ticket::{Place, SessionId, TicketId},
+    },
+    sync::Mutex,
 };
 use bell::{Bell, Ringer, Tag};
 use janitor::Janitor;
@@ -42,7 +45,7 @@ use std::{
     fmt,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, MutexGuard, Weak,
         atomic::{AtomicI32, AtomicU64, Ordering},
     },
     time::Duration,
@@ -97,8 +100,8 @@ impl Sqlite {
     /// Opens the file, or makes it.
     ///
     /// # Errors
-    /// [`Trouble::Misconfigured`] if the folder does not exist, is on a network file system, or the
-    /// file is somebody else's, which is then left untouched; [`Trouble::Corrupt`] if its data makes
+    /// [`ErrorKind::Misconfigured`] if the folder does not exist, is on a network file system, or the
+    /// file is somebody else's, which is then left untouched; [`ErrorKind::Corrupt`] if its data makes
     /// no sense.
     pub fn open(path: &str) -> StoreResult<Self> {
         Self::with_clock(path, Clock::system())
@@ -243,7 +246,7 @@ impl Sqlite {
     }
 
     fn sinks(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<dyn Hints>>> {
-        self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sinks.lock()
     }
 
     fn all_sinks(&self) -> Vec<Arc<dyn Hints>> {
@@ -276,7 +279,7 @@ impl Sqlite {
 
     /// The bell of this process, hung up by the first session that waits.
     fn hang_bell(&self) -> std::io::Result<Arc<Bell>> {
-        let mut slot = self.bell.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.bell.lock();
         if let Some(bell) = slot.upgrade() {
             return Ok(bell);
         }
@@ -286,7 +289,7 @@ impl Sqlite {
     }
 
     /// Polls without writing; `None` if something has come due that must be written.
-    fn peek(tx: &Tx<'_>, place: &Place) -> rusqlite::Result<Option<Stand>> {
+    fn peek(tx: &Tx<'_>, place: &Place) -> rusqlite::Result<Option<TicketStatus>> {
         let front = tx.front(&place.name)?;
         if !front.dead.is_empty() || front.admitted.iter().any(|row| !row.granted()) {
             return Ok(None);
@@ -296,7 +299,7 @@ impl Sqlite {
 }
 
 impl Store for Sqlite {
-    fn kind(&self) -> &'static str {
+    fn scheme(&self) -> &'static str {
         KIND
     }
 
@@ -316,7 +319,7 @@ impl Store for Sqlite {
     async fn open(&self, ask: Open) -> StoreResult<Terms> {
         if self.is_cut_off() {
             let what = format!("{} was removed or replaced; connect again", self.path.display());
-            return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
+            return Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what));
         }
         let insert = "INSERT INTO session(id, ttl, delay, expires, dead_at, bell, host, pid, program) \
              VALUES(?1, ?2, ?3, ?4 + ?2, ?4 + ?2 + ?3, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
@@ -378,18 +381,18 @@ impl Store for Sqlite {
     async fn poll(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        which: PollScope,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         let mut held = Vec::new();
         let tickets = match which {
-            Which::These(tickets) => tickets,
-            Which::All => {
+            PollScope::These(tickets) => tickets,
+            PollScope::All => {
                 let mut waiting = Vec::new();
                 for (name, ticket, fence) in
                     self.run(Kind::Read, |tx| tx.tickets_of(session)).await?
                 {
                     match fence {
-                        Some(fence) => held.push((name, ticket, Stand::Granted { fence })),
+                        Some(fence) => held.push((name, ticket, TicketStatus::Granted { fence })),
                         None => waiting.push((name, ticket)),
                     }
                 }
@@ -399,7 +402,7 @@ impl Store for Sqlite {
         let place = |(name, ticket)| Place { session, name, ticket };
         let places: Vec<Place> = tickets.into_iter().map(place).collect();
         let peek = |tx: &mut Tx<'_>| places.iter().map(|p| Self::peek(tx, p)).collect();
-        let peeks: Vec<Option<Stand>> = self.run(Kind::Read, peek).await?;
+        let peeks: Vec<Option<TicketStatus>> = self.run(Kind::Read, peek).await?;
         let mut stands = held;
         for (place, peek) in places.iter().zip(peeks) {
             let stand = match peek {
@@ -414,7 +417,7 @@ impl Store for Sqlite {
     async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
         let no_bell = |e| {
             let what = "cannot listen for other processes";
-            StoreError::not_applied(KIND, Trouble::Unavailable, what).because(e)
+            StoreError::not_applied(KIND, ErrorKind::Unavailable, what).because(e)
         };
         self.sinks().insert(session, Arc::clone(&to));
         let _sink = Sink { store: self, session };
@@ -422,13 +425,13 @@ impl Store for Sqlite {
             Ok(bell) => bell,
             Err(e) => return no_bell(e),
         };
-        to.look(None);
+        to.recheck(None);
         loop {
             match bell.rung().await {
                 Ok(rings) => {
                     let sinks = self.all_sinks();
                     for ticket in rings.into_iter().map(|ring| ring.map(TicketId::from_bytes)) {
-                        sinks.iter().for_each(|sink| sink.look(ticket));
+                        sinks.iter().for_each(|sink| sink.recheck(ticket));
                     }
                 }
                 Err(e) => return no_bell(e),
@@ -455,11 +458,11 @@ impl Store for Sqlite {
         }
     }
 
-    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+    async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
         self.run(Kind::Write, |tx| tx.annotate(&edit)).await
     }
 
-    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+    async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
         self.run(Kind::Read, |tx| show::look(tx.c, &which, tx.now)).await
     }
 
@@ -527,18 +530,18 @@ fn is_busy(e: &rusqlite::Error) -> bool {
 fn trouble(e: rusqlite::Error, what: &str) -> StoreError {
     let (trouble, hint) = match e.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            (Trouble::Unavailable, "; another process holds the file for too long")
+            (ErrorKind::Unavailable, "; another process holds the file for too long")
         }
         // Said at once: waiting makes no room.
-        Some(ErrorCode::DiskFull) => (Trouble::Full, "; the disk is full"),
-        Some(ErrorCode::SystemIoFailure) => (Trouble::Unavailable, "; the disk fails"),
+        Some(ErrorCode::DiskFull) => (ErrorKind::Full, "; the disk is full"),
+        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unavailable, "; the disk fails"),
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-            (Trouble::Corrupt, "; the file is corrupt: move it away, a new one will be made")
+            (ErrorKind::Corrupt, "; the file is corrupt: move it away, a new one will be made")
         }
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
-            (Trouble::Denied, "; the file and its folder must be writable")
+            (ErrorKind::Denied, "; the file and its folder must be writable")
         }
-        _ => (Trouble::Other, ""),
+        _ => (ErrorKind::Other, ""),
     };
     let what = format!("{what}{hint}");
     let error = match e.sqlite_error_code() {
@@ -558,7 +561,7 @@ mod tests {
         let full = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL);
         let e = trouble(rusqlite::Error::SqliteFailure(full, None), "a transaction failed");
         assert!(!e.is_transient(), "a waiter would wait for room");
-        assert_eq!((e.trouble, e.outcome), (Trouble::Full, Outcome::NotApplied));
+        assert_eq!((e.kind, e.outcome), (ErrorKind::Full, Outcome::NotApplied));
         assert!(e.to_string().contains("the disk is full"), "{e}");
     }
 }

@@ -3,10 +3,12 @@
 use super::lines::{micros, moment};
 use crate::{
     clock::Moment,
-    line::{Line, Ticket},
-    name::Name,
-    store::{Cell, Claim, LOOK_MAX, Look},
-    ticket::{Mode, Owner, TicketId},
+    model::{
+        line::{Line, Ticket},
+        name::Name,
+        ticket::{Mode, Owner, TicketId},
+    },
+    store::{Cell, Claim, LIST_MAX, ListScope},
 };
 use rusqlite::{Connection, OptionalExtension, Result, Row, params};
 
@@ -14,16 +16,16 @@ const TICKETS: &str = "SELECT t.id, t.weight, t.capacity, t.fence, t.note, t.ent
      coalesce(t.hold_until, iif(t.fence IS NULL, s.expires, s.dead_at), 0), s.host, s.pid, s.program \
      FROM ticket t LEFT JOIN session s ON s.id = t.session WHERE t.name = ?1 ORDER BY t.seq";
 
-pub(super) fn look(c: &Connection, which: &Look, now: Moment) -> Result<Vec<Line>> {
+pub(super) fn look(c: &Connection, which: &ListScope, now: Moment) -> Result<Vec<Line>> {
     let (prefix, after) = match which {
-        Look::Exact(name) => return Ok(line(c, name.clone(), now)?.into_iter().collect()),
-        Look::Prefix { prefix, after } => (prefix, after.as_ref()),
+        ListScope::Exact(name) => return Ok(line(c, name.clone(), now)?.into_iter().collect()),
+        ListScope::Prefix { prefix, after } => (prefix, after.as_ref()),
     };
     let sql = "SELECT DISTINCT name FROM ticket WHERE name >= ?1 AND name > ?2 ORDER BY name";
     let mut names = c.prepare_cached(sql)?;
     let mut names = names.query(params![prefix, after.map_or("", Name::as_str)])?;
     let mut lines = Vec::new();
-    while lines.len() < LOOK_MAX
+    while lines.len() < LIST_MAX
         && let Some(row) = names.next()?
     {
         let name: String = row.get(0)?;
@@ -56,7 +58,7 @@ fn ticket(r: &Row<'_>, now: Moment) -> Result<Ticket> {
         mode: Mode::of(r.get(1)?, r.get(2)?),
         fence: r.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned),
         owner,
-        note: r.get(4)?,
+        label: r.get(4)?,
         entered_ago: ago(r.get(5)?),
         granted_ago: r.get::<_, Option<i64>>(6)?.map(ago),
         ends_in: moment(r.get(7)?).saturating_since(now),

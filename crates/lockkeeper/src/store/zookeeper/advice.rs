@@ -1,7 +1,7 @@
 //! What about the servers' set-up can hurt locks, and what to do about it.
 
 use super::plan::Plan;
-use crate::store::{Advice, together};
+use crate::store::{Advice, common::join};
 use std::{io, time::Duration};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -21,7 +21,7 @@ pub(super) struct Fact {
 /// What those servers say that say anything.
 pub(super) async fn facts(plan: &Plan) -> Vec<Fact> {
     let asks = (0..plan.hosts.len()).map(|at| tokio::time::timeout(PATIENCE, ask(plan, at)));
-    let answers = together::all(asks).await;
+    let answers = join::all(asks).await;
     answers.into_iter().filter_map(|answer| fact(&answer.ok()?.ok()?)).collect()
 }
 

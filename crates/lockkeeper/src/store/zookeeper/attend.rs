@@ -12,10 +12,9 @@ use super::{
     wire::{Code, Request},
 };
 use crate::{
-    error::Trouble,
-    name::Name,
-    store::{Holder, Stand, StoreResult, Wait},
-    ticket::TicketId,
+    error::ErrorKind,
+    model::{name::Name, ticket::TicketId},
+    store::{Holder, StoreResult, TicketStatus, Wait},
 };
 
 /// Who is kept out by more than so many watches the whole line instead.
@@ -23,7 +22,7 @@ const CROWD: usize = 32;
 
 /// How a ticket was found.
 pub(super) enum Found {
-    Standing(Stand),
+    LineRow(TicketStatus),
     /// While it was looked at, the line has moved.
     Moved(Queue),
 }
@@ -44,7 +43,7 @@ impl Zookeeper {
         let watched: Vec<String> = obstacles.map(|spot| format!("{line}/{}", spot.node)).collect();
         if watched.len() <= CROWD {
             match self.watch_all(life, name, ticket, queue, at, watched).await {
-                Err(e) if e.trouble == Trouble::Denied => {}
+                Err(e) if e.kind == ErrorKind::Denied => {}
                 found => return found,
             }
         }
@@ -69,7 +68,8 @@ impl Zookeeper {
         news.retain(|path| life.watch(connection, path, Watcher::Ticket(ticket)));
         // Nothing moves here without a write, and writes are watched.
         let recheck = Wait::rest_most(at);
-        let waiting = |holder| Found::Standing(Stand::Waiting(Wait { ahead: at, holder, recheck }));
+        let waiting =
+            |holder| Found::LineRow(TicketStatus::Waiting(Wait { ahead: at, holder, recheck }));
         if news.is_empty() {
             return Ok(waiting(life.held(name, ticket).and_then(|held| held.holder)));
         }
@@ -91,7 +91,7 @@ impl Zookeeper {
                 None if *path == own => {
                     life.unwatch(path);
                     life.forget(ticket);
-                    return Ok(Found::Standing(Stand::Gone));
+                    return Ok(Found::LineRow(TicketStatus::Gone));
                 }
                 None => {
                     life.unwatch(path);
@@ -142,5 +142,5 @@ fn head_of_line(head: Option<Reply>) -> StoreResult<Option<Holder>> {
     let (data, _) = reply.data().map_err(failure)?;
     let Card { owner, note, .. } = Card::read(&data);
     // When the one before it left is written nowhere.
-    Ok(Some(Holder { owner, note, held_for: None }))
+    Ok(Some(Holder { owner, label: note, held_for: None }))
 }

@@ -16,10 +16,12 @@ use super::{
     wire::{Code, Kind, Request},
 };
 use crate::{
-    error::Trouble,
-    name::Name,
-    store::{Cell, Edit, Edited, Stand, StoreResult},
-    ticket::{Mode, Place},
+    error::ErrorKind,
+    model::{
+        name::Name,
+        ticket::{Mode, Place},
+    },
+    store::{Cell, Edit, Edited, StoreResult, TicketStatus},
 };
 use std::sync::Arc;
 
@@ -43,7 +45,7 @@ impl Zookeeper {
             let placed = held.path.is_some();
             let stand = self.stand(&life, name, *ticket, queue, placed).await?;
             match life.held(name, *ticket) {
-                Some(now) if matches!(stand, Stand::Granted { .. }) => held = now,
+                Some(now) if matches!(stand, TicketStatus::Granted { .. }) => held = now,
                 _ => return Ok(None),
             }
         }
@@ -126,7 +128,7 @@ impl Zookeeper {
             Some(cell) => Ok(Some(cell)),
             None => {
                 let what = format!("{cell} is no cell of ours");
-                Err(crate::StoreError::not_applied(super::KIND, Trouble::Corrupt, what))
+                Err(crate::StoreError::not_applied(super::KIND, ErrorKind::Corrupt, what))
             }
         }
     }

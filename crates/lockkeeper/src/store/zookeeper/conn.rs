@@ -9,7 +9,8 @@ use super::wire::{
 };
 use crate::{
     clock::{Clock, Moment},
-    store::tls::Stream,
+    store::common::tls::Stream,
+    sync::Mutex,
 };
 use std::{
     collections::VecDeque,
@@ -18,7 +19,7 @@ use std::{
     mem::MaybeUninit,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicI64, Ordering},
     },
     task::{Context, Poll, Waker, ready},
@@ -298,7 +299,7 @@ impl<F: FnOnce()> Drop for End<F> {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn hang_up(&self) {

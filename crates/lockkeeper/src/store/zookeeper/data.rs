@@ -5,8 +5,8 @@
 //! else's, and is shown as a note if it is text.
 
 use crate::{
+    model::ticket::{LABEL_MAX, Owner},
     store::Cell,
-    ticket::{NOTE_MAX, Owner},
 };
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::time::Duration;
@@ -55,7 +55,7 @@ impl Card {
 
 /// What another library wrote, if it is text for people: an address, a name. Else nothing is shown.
 fn words(bytes: &[u8]) -> Vec<u8> {
-    let short = &bytes[..bytes.len().min(NOTE_MAX)];
+    let short = &bytes[..bytes.len().min(LABEL_MAX)];
     match std::str::from_utf8(short) {
         Ok(text) if !text.chars().any(char::is_control) => short.to_vec(),
         _ => Vec::new(),
@@ -97,7 +97,7 @@ mod tests {
             assert_eq!(card.note, shown);
             assert_eq!(read_cell(foreign), None);
         }
-        assert_eq!(Card::read(&[b'x'; 9_999]).note.len(), NOTE_MAX);
+        assert_eq!(Card::read(&[b'x'; 9_999]).note.len(), LABEL_MAX);
     }
 
     proptest! {

@@ -11,10 +11,12 @@ use super::{
     wire::Request,
 };
 use crate::{
-    error::Trouble,
-    name::Name,
-    store::{Leave, Left, STRAY_MAX, Stand, StoreResult, TicketDigest},
-    ticket::{Place, TicketId},
+    error::ErrorKind,
+    model::{
+        name::Name,
+        ticket::{Place, TicketId},
+    },
+    store::{Leave, Left, STRAY_MAX, StoreResult, TicketDigest, TicketStatus},
 };
 use std::{collections::HashSet, sync::Arc};
 
@@ -34,7 +36,7 @@ impl Zookeeper {
                 life.forget(*ticket);
                 Ok(left)
             }
-            Err(e) if e.trouble == Trouble::SessionOver => Ok(Left::Gone),
+            Err(e) if e.kind == ErrorKind::SessionOver => Ok(Left::Gone),
             Err(e) => Err(e),
         }
     }
@@ -129,7 +131,7 @@ impl Zookeeper {
     pub(super) async fn all_stands(
         &self,
         life: &Arc<Life>,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         let known = self.standing(life);
         let mut answers = life.link.ask(&[Request::ephemerals(&self.plan.paths.base())]).await?;
         let there = names(answers.pop().unwrap_or(Err(Fault::Broken)))?;
@@ -137,14 +139,14 @@ impl Zookeeper {
         let (mut stands, mut open) = (Vec::new(), Vec::new());
         for (ticket, held) in &life.state().tickets {
             if held.granted && held.path.is_some() {
-                let stand = Stand::Granted { fence: held.fence };
+                let stand = TicketStatus::Granted { fence: held.fence };
                 stands.push((held.name.clone(), *ticket, stand));
             } else {
                 open.push((held.name.clone(), *ticket));
             }
         }
         let open = self.stands(life, open).await?;
-        stands.extend(open.into_iter().filter(|(_, _, stand)| *stand != Stand::Gone));
+        stands.extend(open.into_iter().filter(|(_, _, stand)| *stand != TicketStatus::Gone));
         Ok(stands)
     }
 

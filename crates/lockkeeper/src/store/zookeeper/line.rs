@@ -13,11 +13,13 @@ use super::{
     wire::{Code, Kind, Request},
 };
 use crate::{
-    error::{Outcome, StoreError, Trouble},
-    line::LINE_MAX,
-    name::Name,
-    store::{Enter, Entered, Manner, Stand, StoreResult, Wait, together},
-    ticket::{Place, TicketId},
+    error::{ErrorKind, Outcome, StoreError},
+    model::{
+        line::LINE_MAX,
+        name::Name,
+        ticket::{Place, TicketId},
+    },
+    store::{Enter, Entered, Manner, StoreResult, TicketStatus, Wait, common::join},
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -55,7 +57,7 @@ impl Zookeeper {
         }
         if session.first().state().closed.contains_key(ticket) {
             let what = "the ticket was closed before this request came";
-            return Err(StoreError::not_applied(KIND, Trouble::TicketClosed, what));
+            return Err(StoreError::not_applied(KIND, ErrorKind::TicketClosed, what));
         }
         if ask.manner == Manner::Contend
             && let Some(busy) = self.busy(&life, &ask, &line).await?
@@ -193,7 +195,7 @@ impl Zookeeper {
             disagrees?;
             if full {
                 let what = format!("{LINE_MAX} tickets stand in the line already");
-                return Err(StoreError::not_applied(KIND, Trouble::Full, what));
+                return Err(StoreError::not_applied(KIND, ErrorKind::Full, what));
             }
             return Ok(Entered::Busy(Wait { ahead: at, holder: None, recheck: RECHECK }));
         }
@@ -209,7 +211,7 @@ impl Zookeeper {
         let card = Card {
             kept: terms.ttl + terms.lock_delay,
             owner: life.ask.owner.clone(),
-            note: ask.note.clone(),
+            note: ask.label.clone(),
             ..Card::default()
         };
         let asked = paths.ticket(line, ask.place.ticket, ask.mode);
@@ -260,7 +262,7 @@ impl Zookeeper {
         &self,
         life: &Arc<Life>,
         tickets: Vec<(Name, TicketId)>,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         // What is known before the lines are listed: only of that a list can say that it is gone.
         let known = tickets.iter().map(|(name, ticket)| life.held(name, *ticket));
         let known: Vec<_> = known.map(|held| held.map(|held| held.path.is_some())).collect();
@@ -285,7 +287,7 @@ impl Zookeeper {
             let looks = some.iter().map(|((name, ticket), known)| {
                 self.stand_among(life, name, *ticket, queues.get(name), *known)
             });
-            stands.extend(together::all(looks.collect::<Vec<_>>()).await);
+            stands.extend(join::all(looks.collect::<Vec<_>>()).await);
         }
         stands.into_iter().collect()
     }
@@ -297,12 +299,12 @@ impl Zookeeper {
         ticket: TicketId,
         queue: Option<&Queue>,
         known: Option<bool>,
-    ) -> StoreResult<(Name, TicketId, Stand)> {
+    ) -> StoreResult<(Name, TicketId, TicketStatus)> {
         let stand = match (queue, known) {
             (Some(queue), Some(placed)) => {
                 self.stand(life, name, ticket, queue.clone(), placed).await?
             }
-            _ => Stand::Gone,
+            _ => TicketStatus::Gone,
         };
         Ok((name.clone(), ticket, stand))
     }
@@ -316,25 +318,25 @@ impl Zookeeper {
         ticket: TicketId,
         mut queue: Queue,
         mut placed: bool,
-    ) -> StoreResult<Stand> {
+    ) -> StoreResult<TicketStatus> {
         for _ in 0..ATTEMPTS {
-            let Some(held) = life.held(name, ticket) else { return Ok(Stand::Gone) };
+            let Some(held) = life.held(name, ticket) else { return Ok(TicketStatus::Gone) };
             let Some(at) = queue.place(ticket, held.path.as_deref()) else {
                 // One whose creation was under way may have come since.
                 if placed {
                     life.forget(ticket);
                 }
-                return Ok(Stand::Gone);
+                return Ok(TicketStatus::Gone);
             };
             let Some(fence) = self.adopt(life, name, &held, ticket, &queue, at).await? else {
-                return Ok(Stand::Gone);
+                return Ok(TicketStatus::Gone);
             };
             if at < queue.admitted() {
                 life.granted(ticket);
-                return Ok(Stand::Granted { fence });
+                return Ok(TicketStatus::Granted { fence });
             }
             match self.attend(life, name, ticket, &queue, at).await? {
-                Found::Standing(stand) => return Ok(stand),
+                Found::LineRow(stand) => return Ok(stand),
                 Found::Moved(moved) => (queue, placed) = (moved, true),
             }
         }
@@ -375,11 +377,11 @@ impl Zookeeper {
 }
 
 /// The answer to an enter; `None` if the ticket is not there.
-fn entered(stand: Stand) -> Option<Entered> {
+fn entered(stand: TicketStatus) -> Option<Entered> {
     match stand {
-        Stand::Granted { fence } => Some(Entered::Granted { fence }),
-        Stand::Waiting(wait) => Some(Entered::Queued(wait)),
-        Stand::Gone => None,
+        TicketStatus::Granted { fence } => Some(Entered::Granted { fence }),
+        TicketStatus::Waiting(wait) => Some(Entered::Queued(wait)),
+        TicketStatus::Gone => None,
     }
 }
 
@@ -406,5 +408,5 @@ fn agree(queue: &Queue, ask: &Enter) -> StoreResult<()> {
         return Ok(());
     }
     let what = format!("the line has capacity {line}, not {asked}");
-    Err(StoreError::not_applied(KIND, Trouble::Capacity(line), what))
+    Err(StoreError::not_applied(KIND, ErrorKind::Capacity(line), what))
 }

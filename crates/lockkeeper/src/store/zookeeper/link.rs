@@ -12,13 +12,14 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    error::{StoreError, Trouble},
-    store::{StoreResult, tls::Stream},
+    error::{ErrorKind, StoreError},
+    store::{StoreResult, common::tls::Stream},
+    sync::Mutex,
 };
 use std::{
-    io::ErrorKind,
+    io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, MutexGuard, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -143,7 +144,7 @@ impl Link {
     /// Ends the session on the server, with all that belongs to it.
     pub(super) async fn close(&self) -> StoreResult<()> {
         let answers = match self.ask(&[Request::close_session()]).await {
-            Err(e) if e.trouble == Trouble::SessionOver => return Ok(()),
+            Err(e) if e.kind == ErrorKind::SessionOver => return Ok(()),
             answers => answers?,
         };
         for answer in answers {
@@ -176,7 +177,7 @@ impl Drop for Link {
 
 impl State {
     fn session(&self) -> MutexGuard<'_, Session> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+        self.session.lock()
     }
 
     fn present(&self) -> StoreResult<Option<(u64, Arc<Conn>)>> {
@@ -245,7 +246,7 @@ impl State {
         let met = tokio::time::timeout(self.care.patience, self.meet(at, &identity)).await;
         let (stream, greeted) = match met {
             Ok(Ok(met)) => met,
-            Ok(Err(e)) if e.kind() == ErrorKind::UnexpectedEof => {
+            Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
                 let what = match self.has_seen_writes() {
                     false => "hangs up: it has no leader yet, or too many clients",
                     true => {
@@ -283,7 +284,7 @@ impl State {
             }
             Greeted::Denied => {
                 let what = "the server does not accept the user and its password";
-                Err(StoreError::not_applied(KIND, Trouble::Denied, what))
+                Err(StoreError::not_applied(KIND, ErrorKind::Denied, what))
             }
         }
     }
@@ -299,7 +300,7 @@ impl State {
     ) -> std::io::Result<(Box<dyn Stream>, Greeted)> {
         let mut stream = self.plan.reach(at, self.care.patience).await?;
         if self.session().over {
-            return Err(ErrorKind::ConnectionAborted.into());
+            return Err(io::ErrorKind::ConnectionAborted.into());
         }
         let greeting = Greeting {
             identity,
@@ -330,7 +331,7 @@ pub(super) fn over() -> StoreError {
 }
 
 pub(super) fn unavailable(what: impl Into<String>) -> StoreError {
-    StoreError::not_applied(KIND, Trouble::Unavailable, what)
+    StoreError::not_applied(KIND, ErrorKind::Unavailable, what)
 }
 
 /// What a fault means for a request that may have changed something.
@@ -338,23 +339,24 @@ pub(super) fn failure(fault: Fault) -> StoreError {
     let code = match fault {
         Fault::Broken => {
             let what = "the connection broke before the answer came";
-            return StoreError::unknown(KIND, Trouble::Unavailable, what);
+            return StoreError::unknown(KIND, ErrorKind::Unavailable, what);
         }
         Fault::Refused(code) => code,
     };
-    let (trouble, what) = match code {
+    let (kind, what) = match code {
         Code::SESSION_EXPIRED => return over(),
         Code::SESSION_MOVED | Code::THROTTLED | Code::NOT_READ_ONLY => {
-            (Trouble::Unavailable, "the server cannot serve this now")
+            (ErrorKind::Unavailable, "the server cannot serve this now")
         }
-        Code::NO_AUTH | Code::AUTH_FAILED | Code::SASL_REQUIRED | Code::INVALID_ACL => {
-            (Trouble::Denied, "the server refuses; check the user, its password and the nodes' ACL")
-        }
-        Code::QUOTA => (Trouble::Full, "the quota of the server is used up"),
+        Code::NO_AUTH | Code::AUTH_FAILED | Code::SASL_REQUIRED | Code::INVALID_ACL => (
+            ErrorKind::Denied,
+            "the server refuses; check the user, its password and the nodes' ACL",
+        ),
+        Code::QUOTA => (ErrorKind::Full, "the quota of the server is used up"),
         Code::UNIMPLEMENTED => {
-            (Trouble::Misconfigured, "the server is too old; ZooKeeper 3.6 or newer is needed")
+            (ErrorKind::Misconfigured, "the server is too old; ZooKeeper 3.6 or newer is needed")
         }
-        _ => (Trouble::Other, "the server refuses"),
+        _ => (ErrorKind::Other, "the server refuses"),
     };
-    StoreError::not_applied(KIND, trouble, format!("{what} (code {})", code.0))
+    StoreError::not_applied(KIND, kind, format!("{what} (code {})", code.0))
 }

@@ -8,13 +8,16 @@
 use super::link::{Link, over};
 use crate::{
     clock::Moment,
-    name::Name,
+    model::{
+        name::Name,
+        ticket::{SessionId, TicketId},
+    },
     store::{Hints, Holder, Open, STRAY_MAX, StoreResult, Terms},
-    ticket::{SessionId, TicketId},
+    sync::Mutex,
 };
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
 use tokio::sync::Notify;
 
@@ -30,7 +33,7 @@ struct Book {
 
 impl Lives {
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// A session that is known and not over.
@@ -103,7 +106,7 @@ impl Session {
     }
 
     fn alive(&self) -> MutexGuard<'_, Alive> {
-        self.lives.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lives.lock()
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Life>> {
@@ -258,7 +261,7 @@ impl Life {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// What is known of a ticket in the line of this name.
@@ -347,7 +350,7 @@ impl Life {
         let Some(sink) = sink else { return };
         for watcher in watchers {
             match watcher {
-                Watcher::Ticket(ticket) => sink.look(Some(ticket)),
+                Watcher::Ticket(ticket) => sink.recheck(Some(ticket)),
                 Watcher::Line(name) => sink.freed(&name),
             }
         }

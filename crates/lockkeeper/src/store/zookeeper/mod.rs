@@ -41,16 +41,18 @@ mod times;
 mod wire;
 
 use super::{
-    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, Look,
-    Open, Renewal, Stand, Store, StoreId, StoreResult, Terms, TicketDigest, Which, together,
-    url::StoreUrl,
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
+    Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketDigest, TicketStatus,
+    common::join, url::StoreUrl,
 };
 use crate::{
     clock::{Clock, Moment},
-    error::{Result, StoreError, Trouble},
-    line::Line,
-    name::Name,
-    ticket::{Mode, SessionId, TicketId},
+    error::{ErrorKind, Result, StoreError},
+    model::{
+        line::Line,
+        name::Name,
+        ticket::{Mode, SessionId, TicketId},
+    },
 };
 use conn::{Answer, Ear, Fault, Reply};
 use link::{Lasting, Link, failure, over};
@@ -96,7 +98,7 @@ impl Zookeeper {
         if alone && plan.hosts.len() > 1 {
             let what = "a server of the URL stands alone and knows nothing of the others: \
                         two could hold the same lock";
-            return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what).into());
+            return Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what).into());
         }
         let new = StoreId(rand::random());
         let id = make_root(&common, &plan, new).await.map_err(not_the_callers)?;
@@ -114,7 +116,7 @@ impl Zookeeper {
     fn line(&self, name: &Name) -> StoreResult<String> {
         self.plan.paths.line(name).map_err(|rule| {
             let what = format!("{name:?} is no path for a lock with raw names: {rule}");
-            StoreError::not_applied(KIND, Trouble::Name, what)
+            StoreError::not_applied(KIND, ErrorKind::Name, what)
         })
     }
 
@@ -126,7 +128,7 @@ impl Zookeeper {
                 Ok(answers) if answers.iter().any(|a| matches!(a, Err(Fault::Broken))) => {
                     last = failure(Fault::Broken);
                 }
-                Err(e) if e.trouble == Trouble::SessionOver => last = e,
+                Err(e) if e.kind == ErrorKind::SessionOver => last = e,
                 answers => return answers,
             }
         }
@@ -196,7 +198,7 @@ impl Zookeeper {
     /// All lives of a session at once; says how often tickets were ended by others, and which there are.
     async fn renew_all(&self, session: &Session) -> StoreResult<(u64, TicketDigest)> {
         let lives = session.renewing(self.now());
-        let renewed = together::all(lives.iter().map(|life| self.renew_life(life))).await;
+        let renewed = join::all(lives.iter().map(|life| self.renew_life(life))).await;
         let (mut version, mut all) = (0, TicketDigest::default());
         let mut failed = None;
         for life in renewed {
@@ -206,7 +208,7 @@ impl Zookeeper {
                     all.count += tickets.count;
                     all.sum = all.sum.wrapping_add(tickets.sum);
                 }
-                Err(e) if e.trouble == Trouble::SessionOver => return Err(e),
+                Err(e) if e.kind == ErrorKind::SessionOver => return Err(e),
                 Err(e) => failed = Some(e),
             }
         }
@@ -251,10 +253,10 @@ impl Zookeeper {
                 }
             }
             // What was watched on other connections is not watched any more.
-            to.look(None);
+            to.recheck(None);
             let any = |broken: &[Option<()>]| broken.iter().any(Option::is_some);
             tokio::select! {
-                _ = together::until(broken, any, std::future::pending()) => {
+                _ = join::until(broken, any, std::future::pending()) => {
                     return failure(Fault::Broken);
                 }
                 () = session.grown.notified() => {}
@@ -279,15 +281,15 @@ fn optional(answer: Answer) -> StoreResult<Option<Reply>> {
 
 /// That the session of what belongs to no session is over is nothing to those who asked.
 fn not_the_callers(e: StoreError) -> StoreError {
-    match e.trouble {
-        Trouble::SessionOver => StoreError { trouble: Trouble::Unavailable, ..e },
+    match e.kind {
+        ErrorKind::SessionOver => StoreError { kind: ErrorKind::Unavailable, ..e },
         _ => e,
     }
 }
 
 fn other_data(root: &str) -> StoreError {
     let what = format!("{root} was removed and made anew by others; connect again");
-    StoreError::not_applied(KIND, Trouble::Misconfigured, what)
+    StoreError::not_applied(KIND, ErrorKind::Misconfigured, what)
 }
 
 /// What the root's data says.
@@ -322,7 +324,7 @@ async fn make_root(common: &Link, plan: &Plan, new: StoreId) -> StoreResult<Stor
             let (data, _) = data.data().map_err(failure)?;
             return identity(&data).ok_or_else(|| {
                 let what = format!("{root} is in use for something else; choose another prefix=");
-                StoreError::not_applied(KIND, Trouble::Misconfigured, what)
+                StoreError::not_applied(KIND, ErrorKind::Misconfigured, what)
             });
         }
         if attempt < 2 {
@@ -356,7 +358,7 @@ impl fmt::Debug for Zookeeper {
 }
 
 impl Store for Zookeeper {
-    fn kind(&self) -> &'static str {
+    fn scheme(&self) -> &'static str {
         KIND
     }
 
@@ -390,7 +392,7 @@ impl Store for Zookeeper {
             Err(over) => Err(over),
         };
         match renewed {
-            Err(e) if e.trouble == Trouble::SessionOver => {
+            Err(e) if e.kind == ErrorKind::SessionOver => {
                 // Nothing more is said on its connection either: it only expires.
                 self.lives.end(session, self.now());
                 Ok(Renewal::Lost)
@@ -404,7 +406,7 @@ impl Store for Zookeeper {
         if let Ok(session) = self.lives.living(session, self.now()) {
             // Known until this was answered, so that it can be repeated.
             let lives = session.all();
-            let closed = together::all(lives.iter().map(|life| life.link.close())).await;
+            let closed = join::all(lives.iter().map(|life| life.link.close())).await;
             closed.into_iter().collect::<StoreResult<()>>()?;
         }
         self.lives.end(session, self.now());
@@ -418,32 +420,33 @@ impl Store for Zookeeper {
     async fn poll(
         &self,
         session: SessionId,
-        which: Which,
-    ) -> StoreResult<Vec<(Name, TicketId, Stand)>> {
+        which: PollScope,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         let Ok(session) = self.lives.living(session, self.now()) else {
             return Ok(match which {
-                Which::These(tickets) => {
-                    tickets.into_iter().map(|(name, ticket)| (name, ticket, Stand::Gone)).collect()
-                }
-                Which::All => Vec::new(),
+                PollScope::These(tickets) => tickets
+                    .into_iter()
+                    .map(|(name, ticket)| (name, ticket, TicketStatus::Gone))
+                    .collect(),
+                PollScope::All => Vec::new(),
             });
         };
         let lives = session.all();
         let mut stands = Vec::new();
         match which {
-            Which::All => {
-                for all in together::all(lives.iter().map(|life| self.all_stands(life))).await {
+            PollScope::All => {
+                for all in join::all(lives.iter().map(|life| self.all_stands(life))).await {
                     stands.extend(all?);
                 }
             }
-            Which::These(tickets) => {
+            PollScope::These(tickets) => {
                 let mut shares: Vec<Vec<_>> = lives.iter().map(|_| Vec::new()).collect();
                 for (name, ticket) in tickets {
                     let its = |life: &Arc<Life>| life.state().tickets.contains_key(&ticket);
                     shares[lives.iter().position(its).unwrap_or(0)].push((name, ticket));
                 }
                 let looks = lives.iter().zip(shares).map(|(life, its)| self.stands(life, its));
-                for some in together::all(looks.collect::<Vec<_>>()).await {
+                for some in join::all(looks.collect::<Vec<_>>()).await {
                     stands.extend(some?);
                 }
             }
@@ -462,11 +465,11 @@ impl Store for Zookeeper {
         self.leave_line(ask).await
     }
 
-    async fn annotate(&self, edit: Edit) -> StoreResult<Edited> {
+    async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
         self.edit_note(edit).await
     }
 
-    async fn look(&self, which: Look) -> StoreResult<Vec<Line>> {
+    async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
         self.show(which).await
     }
 

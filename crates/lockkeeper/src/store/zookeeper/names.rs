@@ -12,7 +12,7 @@
 //! `_c_UUID-WEIGHT-of-CAPACITY-permits-NUMBER`. These are the names of Curator's and kazoo's recipes,
 //! and everything that a line's order and admission rest on is in them: one list of names decides.
 
-use crate::{
+use crate::model::{
     admission::{Room, admitted},
     name::Name,
     ticket::{Mode, TicketId},
@@ -340,7 +340,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ticket::PLAIN;
+    use crate::model::ticket::PLAIN_CAPACITY;
     use proptest::{collection::vec, prelude::*};
 
     fn paths(dialect: Dialect) -> Paths {
@@ -429,7 +429,7 @@ mod tests {
             let spots = queue.obstacles(at);
             spots.into_iter().map(|spot| spot.node.as_str()).collect::<Vec<_>>()
         };
-        assert_eq!((queue.admitted(), queue.capacity()), (1, PLAIN));
+        assert_eq!((queue.admitted(), queue.capacity()), (1, PLAIN_CAPACITY));
         assert_eq!(obstacles(1), [nodes[0]]);
         assert_eq!((obstacles(2), obstacles(3)), (vec![nodes[1]], vec![nodes[1]]));
         assert_eq!(obstacles(4), [nodes[3]]);

@@ -7,7 +7,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     store::{
-        tls::{self, Stream, dial},
+        common::tls::{self, Stream, dial},
         url::StoreUrl,
     },
 };

@@ -2,8 +2,8 @@
 
 use super::{Zookeeper, wire::Bytes};
 use crate::{
+    model::ticket::{Owner, SessionId},
     store::{Open, Store as _, url::StoreUrl},
-    ticket::{Owner, SessionId},
 };
 use std::time::Duration;
 use tokio::{

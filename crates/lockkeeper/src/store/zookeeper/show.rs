@@ -11,9 +11,11 @@ use super::{
     wire::{Code, Request, Stat},
 };
 use crate::{
-    line::{Line, Ticket},
-    name::Name,
-    store::{Claim, LOOK_MAX, Look, StoreResult},
+    model::{
+        line::{Line, Ticket},
+        name::Name,
+    },
+    store::{Claim, LIST_MAX, ListScope, StoreResult},
 };
 use std::time::Duration;
 
@@ -42,23 +44,23 @@ impl Zookeeper {
         Ok(reply.stat().map_err(failure)?.czxid == claim.fence)
     }
 
-    pub(super) async fn show(&self, which: Look) -> StoreResult<Vec<Line>> {
+    pub(super) async fn show(&self, which: ListScope) -> StoreResult<Vec<Line>> {
         match which {
-            Look::Exact(name) => {
+            ListScope::Exact(name) => {
                 let line = self.line(&name)?;
                 self.show_lines(vec![(name, line)], true).await
             }
-            Look::Prefix { prefix, after } => {
+            ListScope::Prefix { prefix, after } => {
                 let names = self.names(&prefix, after.as_ref()).await?.into_iter();
                 // With raw names a folder has nodes that are no lines.
                 let found = names.filter_map(|name| self.line(&name).ok().map(|line| (name, line)));
                 let found: Vec<(Name, String)> = found.collect();
                 let mut lines = Vec::new();
                 // Most of them may have no tickets: their nodes outlive them for a minute.
-                for some in found.chunks(LOOK_MAX) {
+                for some in found.chunks(LIST_MAX) {
                     lines.extend(self.show_lines(some.to_vec(), false).await?);
-                    if lines.len() >= LOOK_MAX {
-                        lines.truncate(LOOK_MAX);
+                    if lines.len() >= LIST_MAX {
+                        lines.truncate(LIST_MAX);
                         break;
                     }
                 }
@@ -152,7 +154,7 @@ impl Zookeeper {
             mode: spot.mode,
             fence: granted.then_some(stat.map_or(0, |stat| stat.czxid)),
             owner: Some(card.owner),
-            note: card.note,
+            label: card.note,
             entered_ago,
             // When the one before it left is written nowhere.
             granted_ago: None,

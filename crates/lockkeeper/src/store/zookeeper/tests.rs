@@ -10,10 +10,14 @@ use super::{
 };
 use crate::{
     clock::Moment,
-    error::{Outcome, Trouble},
-    name::Name,
-    store::{Enter, Entered, Hints, Leave, Left, Manner, Open, Renewal, Store as _, Terms, Which},
-    ticket::{Mode, Owner, Place, SessionId, TicketId},
+    error::{ErrorKind, Outcome},
+    model::{
+        name::Name,
+        ticket::{Mode, Owner, Place, SessionId, TicketId},
+    },
+    store::{
+        Enter, Entered, Hints, Leave, Left, Manner, Open, PollScope, Renewal, Store as _, Terms,
+    },
 };
 use std::{
     sync::{Arc, Mutex},
@@ -27,7 +31,7 @@ fn name(text: &str) -> Name {
 
 fn enter(session: SessionId, ticket: TicketId, text: &str) -> Enter {
     let place = Place { session, name: name(text), ticket };
-    Enter { place, mode: Mode::Exclusive, manner: Manner::Queue, note: Vec::new() }
+    Enter { place, mode: Mode::Exclusive, manner: Manner::Queue, label: Vec::new() }
 }
 
 /// A ticket's node in the line, with this number.
@@ -174,7 +178,7 @@ async fn an_older_list_does_not_make_a_ticket_that_came_since_forgotten() {
     let (create, list) = (guest.expect("create").await, guest.expect("list").await);
     let polling = tokio::spawn({
         let store = Arc::clone(&store);
-        async move { store.poll(session, Which::All).await }
+        async move { store.poll(session, PollScope::All).await }
     });
     let own = guest.expect("ephemerals").await;
     guest.refuse(&create, -101).await;
@@ -280,7 +284,7 @@ async fn a_ticket_of_another_capacity_does_not_slip_in_when_it_comes_again() {
         assert_eq!(delete.path, own);
         guest.answer(&delete, &[]).await;
     });
-    assert_eq!(entered.unwrap_err().trouble, Trouble::Capacity(3));
+    assert_eq!(entered.unwrap_err().kind, ErrorKind::Capacity(3));
 }
 
 fn link(server: &Server, patience: Duration) -> Link {
@@ -344,7 +348,7 @@ impl Hints for Heard {
     fn granted(&self, _: TicketId, _: u64) {}
     fn ended(&self, _: TicketId) {}
     fn freed(&self, _: &Name) {}
-    fn look(&self, ticket: Option<TicketId>) {
+    fn recheck(&self, ticket: Option<TicketId>) {
         self.0.lock().unwrap().extend(ticket);
     }
 }

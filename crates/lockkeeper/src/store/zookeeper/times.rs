@@ -9,7 +9,7 @@
 
 use super::KIND;
 use crate::{
-    error::{StoreError, Trouble},
+    error::{ErrorKind, StoreError},
     store::{StoreResult, Terms},
 };
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl Servers {
         let most = if self.alone { room } else { room.saturating_sub(self.telling()) * 2 / 3 };
         if most.is_zero() {
             let what = format!("the server grants no longer sessions than {granted:?}");
-            return Err(StoreError::not_applied(KIND, Trouble::Misconfigured, what));
+            return Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what));
         }
         let ttl = ttl.min(most);
         Ok(Terms::new(ttl, granted - ttl - self.spare(ttl)))

@@ -1,0 +1,355 @@
+//! The builder behind every primitive: what is wanted, how long to wait, how to hold it.
+
+use crate::{
+    api::{
+        guard::Guard,
+        keeper::{Inner, Keeper},
+        options::{Renew, TIME_MAX, TTL_MIN, Times, at_least, at_most},
+        retry::Retry,
+    },
+    error::{Error, Result},
+    model::{
+        name::{Name, NameError},
+        ticket::{LABEL_MAX, Mode, PERMITS_MAX},
+    },
+    observe,
+    session::wait::{LockRequest, OnWait, Patience, acquire},
+    store::{Manner, Store as _, Wait},
+};
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
+use tracing::Instrument as _;
+
+/// A lock to be taken. Await it, or set options first.
+///
+/// ```
+/// # use lockkeeper::{Keeper, Retry}; use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// # let keeper = Keeper::connect("memory://doc-acquire").await?;
+/// let guard = keeper.lock("a").await?;
+/// assert!(keeper.lock("a").try_now().await?.is_none());
+/// let late = keeper.lock("a").wait(Duration::from_millis(10)).label("nightly").await;
+/// assert!(late.unwrap_err().is_not_acquired());
+/// # drop(guard); keeper.close().await; Ok(()) }
+/// ```
+///
+/// # Fairness
+/// Locks are granted in the order in which their tickets entered the line, across all processes,
+/// unless [`unfair`](Self::unfair) is said.
+///
+/// # Errors
+/// [`Error::NotAcquired`] when the wait or the retries end; [`Error::Name`], [`Error::Option`],
+/// [`Error::Capacity`], [`Error::Upgrade`] and [`Error::Unsupported`] for what cannot be had;
+/// [`Error::Unavailable`] and [`Error::Store`] for trouble with the store.
+///
+/// # Cancel safety
+/// Dropping the future at any point leaves no ticket behind: what was begun is finished in the
+/// background, as long as the runtime lives.
+#[derive(Clone)]
+#[must_use = "a lock is taken when this is awaited"]
+pub struct Acquire {
+    keeper: Keeper,
+    name: Result<Name, NameError>,
+    mode: Mode,
+    manner: Manner,
+    patience: Patience,
+    retry: Retry,
+    ttl: Option<Duration>,
+    lock_delay: Option<Duration>,
+    lease: Option<Duration>,
+    at_least: Option<Duration>,
+    max_hold: Option<Duration>,
+    owner: Option<Arc<str>>,
+    note: Vec<u8>,
+    tell: Option<OnWait>,
+}
+
+impl Acquire {
+    pub(crate) fn new(keeper: &Keeper, name: Result<Name, NameError>, mode: Mode) -> Self {
+        Self {
+            keeper: keeper.clone(),
+            name,
+            mode,
+            manner: Manner::Queue,
+            patience: Patience::Forever,
+            retry: Retry::default(),
+            ttl: None,
+            lock_delay: None,
+            lease: None,
+            at_least: None,
+            max_hold: None,
+            owner: None,
+            note: Vec::new(),
+            tell: None,
+        }
+    }
+
+    /// Waits at most so long. Without it the wait has no end, whatever happens to the store: a waiter
+    /// goes on through an outage and is served when the store is back.
+    ///
+    /// If the store cannot be reached when the time is over, that is said
+    /// ([`Error::Unavailable`]), because nothing is known of the lock then.
+    ///
+    /// A request that is under way when the time is over may still be answered, for up to a second after
+    /// it was sent; so a wait that is shorter than a round trip is one attempt. No time at all is one
+    /// attempt too, exactly as [`try_now`](Self::try_now) makes it.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.patience = Patience::For(wait);
+        self
+    }
+
+    /// For how long the lock outlives the last sign of life of this process.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// For how long after that the store keeps the lock closed.
+    pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
+        self.lock_delay = Some(lock_delay);
+        self
+    }
+
+    /// A fixed lease instead of renewal in the background: the lock ends so long after its grant
+    /// unless it is [extended](Guard::extend). Has a session of its own.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// Keeps the lock closed for at least so long after its grant, also when it is released
+    /// earlier: for jobs that must not run twice within that time.
+    pub fn at_least(mut self, at_least: Duration) -> Self {
+        self.at_least = Some(at_least);
+        self
+    }
+
+    /// Lets go of the lock so long after its grant, whatever its holder does:
+    /// [`lost`](Guard::lost) says [`Loss::MaxHold`](crate::Loss::MaxHold).
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Makes the lock re-entrant for this owner within the keeper: the same owner gets the same
+    /// grant again, and n acquires need n releases.
+    pub fn reentrant_as(mut self, owner: impl Into<Arc<str>>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// What others read beside the ticket.
+    pub fn label(mut self, label: impl Into<Vec<u8>>) -> Self {
+        self.note = label.into();
+        self
+    }
+
+    /// Contends for the lock instead of standing in line: takes it when it is free and nobody
+    /// waits, else tries again as [`retry`](Self::retry) says. Never overtakes a waiting line.
+    pub fn unfair(mut self) -> Self {
+        self.manner = Manner::Contend;
+        self
+    }
+
+    /// When to try again, for [`unfair`](Self::unfair).
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Calls `tell` whenever the store says how the ticket stands, until it is granted. Of news that
+    /// follow each other quickly only the latest may be told.
+    ///
+    /// It is called in the task that awaits the lock: a `tell` that panics or blocks hurts this wait alone
+    /// (and what else runs on the thread that it blocks).
+    pub fn on_wait(mut self, tell: impl Fn(&Wait) + Send + Sync + 'static) -> Self {
+        self.tell = Some(Arc::new(tell));
+        self
+    }
+
+    /// Takes the lock if it is free now; `None` if it is not, or if anybody waits for it.
+    ///
+    /// # Errors
+    /// As awaiting the builder, but never [`Error::NotAcquired`].
+    ///
+    /// # Cancel safety
+    /// As [`Acquire`].
+    pub async fn try_now(mut self) -> Result<Option<Guard>> {
+        self.manner = Manner::Contend;
+        self.patience = Patience::Try;
+        self.go(|got| Ok(got.ok())).await
+    }
+
+    /// Takes the lock, runs the work, and releases. The work is dropped the moment the lock is lost.
+    ///
+    /// The guard is passed in an `Arc`, so that the work can look at it; it is released when the
+    /// work is done, or with the last clone of it that the work has left somewhere.
+    ///
+    /// # Errors
+    /// As awaiting the builder, or [`Error::Lost`] if the lock was lost before the work was done.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases in the background.
+    pub async fn run<T, F, W>(self, work: F) -> Result<T>
+    where
+        F: FnOnce(Arc<Guard>) -> W + Send,
+        W: Future<Output = T> + Send,
+        T: Send,
+    {
+        let guard = Arc::new(self.await?);
+        let out = tokio::select! {
+            biased;
+            why = guard.lost() => {
+                return Err(Error::Lost { name: guard.name().clone(), why });
+            }
+            out = work(Arc::clone(&guard)) => out,
+        };
+        if let Some(guard) = Arc::into_inner(guard) {
+            match guard.release().await {
+                Err(e @ Error::Lost { .. }) => return Err(e),
+                // The work was protected to its end. That the store could not be told makes others
+                // wait for the session to expire, and is no reason to throw the result away.
+                Err(e) => observe::release_failed(&e),
+                Ok(()) => {}
+            }
+        }
+        Ok(out)
+    }
+
+    async fn go<T>(self, then: fn(Result<Guard, Missed>) -> Result<T>) -> Result<T> {
+        let (keeper, request) = self.request()?;
+        let span = observe::acquire(&request.name, request.mode, keeper.store.scheme());
+        async {
+            let got = acquire(&keeper, &request).await;
+            let waited = || keeper.clock.now().saturating_since(request.began);
+            match got {
+                Ok(Some(guard)) => then(Ok(guard)),
+                Ok(None) => {
+                    let missed = Missed { name: request.name.clone(), waited: waited() };
+                    observe::not_acquired(&missed.name, missed.waited);
+                    then(Err(missed))
+                }
+                Err(e) => {
+                    observe::acquire_failed(&request.name, &e, waited());
+                    Err(e)
+                }
+            }
+        }
+        .instrument(span)
+        .await
+    }
+
+    /// Checks everything that can be wrong before anything is sent.
+    fn request(mut self) -> Result<(Arc<Inner>, LockRequest)> {
+        if self.patience == Patience::For(Duration::ZERO) {
+            (self.manner, self.patience) = (Manner::Contend, Patience::Try);
+        }
+        let name = self.name.clone()?;
+        let times = self.times()?;
+        check_mode(self.mode)?;
+        self.check_capabilities()?;
+        at_most("at_least", self.at_least.unwrap_or_default(), self.max_hold.unwrap_or(TIME_MAX))?;
+        at_most("max_hold", self.max_hold.unwrap_or_default(), TIME_MAX)?;
+        if self.note.len() > LABEL_MAX {
+            let len = self.note.len();
+            return Err(Error::Option(format!("a label has at most {LABEL_MAX} bytes, not {len}")));
+        }
+        let request = LockRequest {
+            name,
+            mode: self.mode,
+            manner: self.manner,
+            patience: self.patience,
+            retry: self.retry,
+            times,
+            leased: self.lease.is_some(),
+            at_least: self.at_least,
+            max_hold: self.max_hold,
+            owner: self.owner,
+            note: self.note,
+            tell: self.tell,
+            began: self.keeper.inner.clock.now(),
+        };
+        Ok((self.keeper.inner, request))
+    }
+
+    fn times(&self) -> Result<Times> {
+        let default = self.keeper.times();
+        if self.lease.is_some() && self.ttl.is_some() {
+            let what = "a lock has either a ttl, renewed in the background, or a fixed lease";
+            return Err(Error::Option(what.into()));
+        }
+        if let Some(lease) = self.lease {
+            at_least("lease", lease, TTL_MIN)?;
+        }
+        let times = Times {
+            ttl: self.lease.or(self.ttl).unwrap_or(default.ttl),
+            lock_delay: self.lock_delay.unwrap_or(default.lock_delay),
+        };
+        times.check(&Renew::DEFAULT)?;
+        Ok(times)
+    }
+
+    fn check_capabilities(&self) -> Result<()> {
+        let can = self.keeper.capabilities();
+        let shared = matches!(self.mode, Mode::Shared);
+        let permits = matches!(self.mode, Mode::Permits { .. });
+        let words = self.keeper.store().unsupported(self.mode);
+        let missing = [
+            (self.manner == Manner::Queue && !can.fair, "waiting in line; use unfair()"),
+            (shared && !can.shared, words.unwrap_or("read locks")),
+            (permits && !can.permits, words.unwrap_or("semaphores")),
+            (self.at_least.is_some() && !can.at_least, "at_least"),
+        ];
+        match missing.into_iter().find(|(missing, _)| *missing) {
+            Some((_, what)) => {
+                Err(Error::Unsupported { store: self.keeper.store().scheme(), what })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The lock could not be had in time.
+struct Missed {
+    name: Name,
+    waited: Duration,
+}
+
+fn check_mode(mode: Mode) -> Result<()> {
+    let Mode::Permits { weight, of } = mode else { return Ok(()) };
+    let wrong = match (weight, of) {
+        (_, 0) => "a semaphore has at least 1 permit".to_owned(),
+        (_, of) if of > PERMITS_MAX => {
+            format!("a semaphore has at most {PERMITS_MAX} permits, not {of}")
+        }
+        (0, _) => "at least 1 permit must be asked for".to_owned(),
+        (weight, of) if weight > of => {
+            format!("{weight} permits were asked for, but the semaphore has only {of}")
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::Option(wrong))
+}
+
+impl IntoFuture for Acquire {
+    type Output = Result<Guard>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(
+            self.go(|got| {
+                got.map_err(|Missed { name, waited }| Error::NotAcquired { name, waited })
+            }),
+        )
+    }
+}
+
+impl fmt::Debug for Acquire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire")
+            .field("name", &self.name)
+            .field("mode", &self.mode)
+            .field("manner", &self.manner)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}

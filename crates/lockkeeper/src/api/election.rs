@@ -1,0 +1,219 @@
+//! One leader at a time, and everybody knows who.
+
+use crate::{
+    api::{acquire::Acquire, guard::Guard, keeper::Keeper, watch::Watch},
+    error::{Loss, Result},
+    model::{
+        line::Line,
+        name::{Name, NameError},
+        ticket::{Mode, Owner, TicketId},
+    },
+    store::ListScope,
+};
+use std::{pin::Pin, time::Duration};
+
+/// One leader at a time. Candidates stand in the same line as [`Keeper::lock`]'s, so they lead in
+/// the order in which they came; what they proclaim is the note of their ticket.
+///
+/// ```
+/// # use lockkeeper::Keeper;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// # let keeper = Keeper::connect("memory://doc-election").await?;
+/// let election = keeper.election("scheduler");
+/// let term = election.campaign("host-7").await?;
+/// let leader = election.leader().await?.unwrap();
+/// assert_eq!(leader.value, b"host-7");
+/// term.resign().await?;
+/// # keeper.close().await; Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Election {
+    keeper: Keeper,
+    name: Result<Name, NameError>,
+}
+
+impl Election {
+    pub(crate) fn new(keeper: &Keeper, name: Result<Name, NameError>) -> Self {
+        Self { keeper: keeper.clone(), name }
+    }
+
+    /// Becomes a candidate and, when its turn comes, the leader, proclaiming `value`.
+    pub fn campaign(&self, value: impl Into<Vec<u8>>) -> Campaign {
+        let lock = Acquire::new(&self.keeper, self.name.clone(), Mode::Exclusive);
+        Campaign(lock.label(value))
+    }
+
+    /// Who leads now.
+    ///
+    /// # Errors
+    /// [`Error::Name`](crate::Error::Name), or the store's error.
+    ///
+    /// # Cancel safety
+    /// Only reads.
+    pub async fn leader(&self) -> Result<Option<Leader>> {
+        let name = self.name.clone()?;
+        Ok(self.keeper.get(name).await?.as_ref().and_then(Leader::of))
+    }
+
+    /// Follows who leads.
+    pub fn observe(&self) -> Observer {
+        let watch = self.name.clone().map(|name| Watch::of(&self.keeper, ListScope::Exact(name)));
+        Observer { watch, seen: None }
+    }
+}
+
+/// A candidacy. Await it to lead.
+///
+/// # Cancel safety
+/// As [`Acquire`].
+#[derive(Clone, Debug)]
+#[must_use = "a campaign begins when this is awaited"]
+pub struct Campaign(Acquire);
+
+impl Campaign {
+    /// Gives up after so long.
+    pub fn wait(self, wait: Duration) -> Self {
+        Self(self.0.wait(wait))
+    }
+
+    /// For how long a leader outlives its last sign of life.
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self(self.0.ttl(ttl))
+    }
+
+    /// For how long after that nobody else may lead.
+    pub fn lock_delay(self, lock_delay: Duration) -> Self {
+        Self(self.0.lock_delay(lock_delay))
+    }
+
+    /// Contends instead of standing in line.
+    pub fn unfair(self) -> Self {
+        Self(self.0.unfair())
+    }
+
+    /// Leads if nobody else does or wants to; `None` otherwise.
+    ///
+    /// # Errors
+    /// As [`Acquire::try_now`].
+    ///
+    /// # Cancel safety
+    /// As [`Acquire`].
+    pub async fn try_now(self) -> Result<Option<Term>> {
+        Ok(self.0.try_now().await?.map(Term))
+    }
+}
+
+impl IntoFuture for Campaign {
+    type Output = Result<Term>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.0.await.map(Term) })
+    }
+}
+
+/// The time in which one leads. Dropping it resigns.
+#[derive(Debug)]
+#[must_use = "dropping the term resigns"]
+pub struct Term(Guard);
+
+impl Term {
+    /// The number of this term: grows with every leader.
+    #[must_use]
+    pub fn fence(&self) -> u64 {
+        self.0.fence()
+    }
+
+    /// The guard below.
+    pub fn guard(&self) -> &Guard {
+        &self.0
+    }
+
+    /// Waits until the leadership is lost, and says why.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and called again as often as wanted.
+    pub async fn lost(&self) -> Loss {
+        self.0.lost().await
+    }
+
+    /// Proclaims another value while leading.
+    ///
+    /// # Errors
+    /// As [`Guard::set_label`].
+    ///
+    /// # Cancel safety
+    /// As [`Guard::set_label`].
+    pub async fn proclaim(&self, value: impl Into<Vec<u8>>) -> Result<()> {
+        self.0.set_label(value).await
+    }
+
+    /// Steps down; the next candidate leads.
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    ///
+    /// # Cancel safety
+    /// As [`Guard::release`].
+    pub async fn resign(self) -> Result<()> {
+        self.0.release().await
+    }
+}
+
+/// Who leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leader {
+    /// What the leader proclaims.
+    pub label: Vec<u8>,
+    /// The number of its term.
+    pub fence: u64,
+    /// Its ticket.
+    pub ticket: TicketId,
+    /// Its process.
+    pub owner: Option<Owner>,
+}
+
+impl Leader {
+    fn of(line: &Line) -> Option<Self> {
+        let ticket = line.holders().next()?;
+        Some(Self {
+            label: ticket.label.clone(),
+            fence: ticket.fence?,
+            ticket: ticket.id,
+            owner: ticket.owner.clone(),
+        })
+    }
+}
+
+/// Follows who leads.
+#[derive(Debug)]
+#[must_use = "an observer does nothing until its next() is awaited"]
+pub struct Observer {
+    watch: Result<Watch, NameError>,
+    seen: Option<Option<Leader>>,
+}
+
+impl Observer {
+    /// The leader, or that there is none: at first how it stands, then whenever it changes. Changes
+    /// that follow each other quickly may be seen as one.
+    ///
+    /// # Errors
+    /// [`Error::Name`](crate::Error::Name), or the store's error; the next call goes on.
+    ///
+    /// # Cancel safety
+    /// A change that was not returned is returned by the next call.
+    pub async fn next(&mut self) -> Result<Option<Leader>> {
+        let watch = match &mut self.watch {
+            Ok(watch) => watch,
+            Err(e) => return Err(e.clone().into()),
+        };
+        loop {
+            let leader = watch.next().await?.first().and_then(Leader::of);
+            if self.seen.as_ref() != Some(&leader) {
+                self.seen = Some(leader.clone());
+                return Ok(leader);
+            }
+        }
+    }
+}

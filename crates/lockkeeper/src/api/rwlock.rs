@@ -1,0 +1,42 @@
+//! Many readers or one writer.
+
+use crate::{
+    api::{acquire::Acquire, keeper::Keeper},
+    model::{
+        name::{Name, NameError},
+        ticket::Mode,
+    },
+};
+
+/// Many readers or one writer. A writer that waits is not overtaken by readers who come later.
+///
+/// ```
+/// # use lockkeeper::Keeper;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// # let keeper = Keeper::connect("memory://doc-rw").await?;
+/// let one = keeper.rwlock("cache").read().await?;
+/// let two = keeper.rwlock("cache").read().await?;
+/// assert!(keeper.rwlock("cache").write().try_now().await?.is_none());
+/// # drop((one, two)); keeper.close().await; Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RwLock {
+    keeper: Keeper,
+    name: Result<Name, NameError>,
+}
+
+impl RwLock {
+    pub(crate) fn new(keeper: &Keeper, name: Result<Name, NameError>) -> Self {
+        Self { keeper: keeper.clone(), name }
+    }
+
+    /// Together with other readers.
+    pub fn read(&self) -> Acquire {
+        Acquire::new(&self.keeper, self.name.clone(), Mode::Shared)
+    }
+
+    /// Alone: the same as [`Keeper::lock`].
+    pub fn write(&self) -> Acquire {
+        Acquire::new(&self.keeper, self.name.clone(), Mode::Exclusive)
+    }
+}

@@ -1,0 +1,42 @@
+//! So many at a time.
+
+use crate::{
+    api::{acquire::Acquire, keeper::Keeper},
+    model::{
+        name::{Name, NameError},
+        ticket::Mode,
+    },
+};
+
+/// So many permits, taken one or several at a time, in the order of asking.
+///
+/// Everybody must name the same number of permits: as long as anybody holds or waits, another
+/// number is an error ([`Error::Capacity`](crate::Error::Capacity)).
+///
+/// ```
+/// # use lockkeeper::Keeper;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// # let keeper = Keeper::connect("memory://doc-semaphore").await?;
+/// let gpu = keeper.semaphore("gpu", 4);
+/// let three = gpu.acquire(3).await?;
+/// assert!(gpu.acquire(2).try_now().await?.is_none());
+/// # drop(three); keeper.close().await; Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Semaphore {
+    keeper: Keeper,
+    name: Result<Name, NameError>,
+    permits: u32,
+}
+
+impl Semaphore {
+    pub(crate) fn new(keeper: &Keeper, name: Result<Name, NameError>, permits: u32) -> Self {
+        Self { keeper: keeper.clone(), name, permits }
+    }
+
+    /// So many of the permits, at once.
+    pub fn acquire(&self, weight: u32) -> Acquire {
+        let mode = Mode::Permits { weight, of: self.permits };
+        Acquire::new(&self.keeper, self.name.clone(), mode)
+    }
+}

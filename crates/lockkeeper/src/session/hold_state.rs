@@ -1,0 +1,43 @@
+//! A held ticket's own end, apart from its session's: evicted, missing in the store, or held too long.
+
+use crate::{clock::Moment, error::Loss, model::name::Name};
+use std::sync::{Arc, OnceLock};
+use tokio::sync::Notify;
+
+/// What a guard and its session's task share of a held ticket.
+pub(crate) struct HoldState {
+    pub(crate) name: Name,
+    pub(crate) fence: u64,
+    pub(crate) max_hold: Option<Moment>,
+    why: OnceLock<Loss>,
+    ended: Notify,
+}
+
+impl HoldState {
+    pub(crate) fn new(name: Name, fence: u64, max_hold: Option<Moment>) -> Arc<Self> {
+        Arc::new(Self { name, fence, max_hold, why: OnceLock::new(), ended: Notify::new() })
+    }
+
+    pub(crate) fn end(&self, why: Loss) {
+        if self.why.set(why).is_ok() {
+            crate::observe::lost(&self.name, why);
+            self.ended.notify_waiters();
+        }
+    }
+
+    pub(crate) fn why(&self) -> Option<Loss> {
+        self.why.get().copied()
+    }
+
+    pub(crate) async fn ended(&self) -> Loss {
+        let mut ended = std::pin::pin!(self.ended.notified());
+        loop {
+            ended.as_mut().enable();
+            if let Some(why) = self.why() {
+                return why;
+            }
+            ended.as_mut().await;
+            ended.set(self.ended.notified());
+        }
+    }
+}

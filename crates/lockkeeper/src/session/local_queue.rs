@@ -1,0 +1,222 @@
+//! The local queue: of all tasks in one process that want a name, one stands in the store's line.
+//!
+//! The turn is passed on as soon as its holder is granted, not when it releases, so that the next
+//! task already waits in the store while the first one works. It keeps a crowd of tasks from
+//! becoming a crowd of tickets, and it serves them in the order in which they came.
+
+use crate::{model::name::Name, session::outage::Away, sync::Mutex};
+use std::{
+    collections::{HashMap, VecDeque, hash_map::Entry},
+    sync::{Arc, MutexGuard},
+};
+use tokio::sync::oneshot;
+
+/// The queues of one keeper, one for each name that somebody wants.
+#[derive(Default)]
+pub(crate) struct LocalQueue {
+    queues: Mutex<HashMap<Name, NameQueue>>,
+}
+
+#[derive(Default)]
+struct NameQueue {
+    /// The task at the queue was told by the store to wait.
+    waiting: bool,
+    /// The store did not answer the task at the queue.
+    away: Option<Away>,
+    behind: VecDeque<oneshot::Sender<LocalTurn>>,
+}
+
+/// The right to stand in the store's line. Dropping it lets the next task go.
+pub(crate) struct LocalTurn {
+    local_queue: Option<Arc<LocalQueue>>,
+    name: Name,
+    /// The store did not answer the task that was at the queue before.
+    pub(crate) away: Option<Away>,
+}
+
+impl LocalQueue {
+    fn queues(&self) -> MutexGuard<'_, HashMap<Name, NameQueue>> {
+        self.queues.lock()
+    }
+
+    /// Waits for the tasks that came before.
+    ///
+    /// Cancel safety: a pass that arrives at a dropped future goes on to the next.
+    pub(crate) async fn pass(self: &Arc<Self>, name: &Name) -> LocalTurn {
+        let turn = {
+            let mut queues = self.queues();
+            let queue = match queues.entry(name.clone()) {
+                Entry::Occupied(queue) => queue.into_mut(),
+                Entry::Vacant(free) => {
+                    free.insert(NameQueue::default());
+                    return LocalTurn {
+                        local_queue: Some(Arc::clone(self)),
+                        name: name.clone(),
+                        away: None,
+                    };
+                }
+            };
+            while queue.behind.back().is_some_and(oneshot::Sender::is_closed) {
+                queue.behind.pop_back();
+            }
+            let (sender, turn) = oneshot::channel();
+            queue.behind.push_back(sender);
+            turn
+        };
+        turn.await.expect("a queue keeps those behind it until it is passed on")
+    }
+
+    /// Does the store leave the task at the queue without an answer?
+    pub(crate) fn away(&self, name: &Name) -> Option<Away> {
+        self.queues().get(name)?.away.clone()
+    }
+
+    /// The names whose waiting task gets no answer from the store.
+    pub(crate) fn outages(&self) -> Vec<Away> {
+        self.queues().values().filter_map(|queue| queue.away.clone()).collect()
+    }
+
+    /// Does anybody in this process wait for the name?
+    pub(crate) fn is_contended(&self, name: &Name) -> bool {
+        let is_awaited = |d: &mut oneshot::Sender<LocalTurn>| !d.is_closed();
+        let mut queues = self.queues();
+        queues.get_mut(name).is_some_and(|d| d.waiting || d.behind.iter_mut().any(is_awaited))
+    }
+}
+
+impl LocalTurn {
+    /// The store said: wait.
+    pub(crate) fn waiting(&self) {
+        let Some(local_queue) = &self.local_queue else { return };
+        if let Some(queue) = local_queue.queues().get_mut(&self.name) {
+            queue.waiting = true;
+        }
+    }
+
+    /// How the store answers, for the tasks behind.
+    pub(crate) fn tell(&self, away: Option<Away>) {
+        let Some(local_queue) = &self.local_queue else { return };
+        if let Some(queue) = local_queue.queues().get_mut(&self.name) {
+            queue.away = away;
+        }
+    }
+}
+
+impl Drop for LocalTurn {
+    fn drop(&mut self) {
+        let Some(local_queue) = self.local_queue.take() else { return };
+        let mut queues = local_queue.queues();
+        let Entry::Occupied(mut queue) = queues.entry(self.name.clone()) else { return };
+        queue.get_mut().waiting = false;
+        while let Some(next) = queue.get_mut().behind.pop_front() {
+            let (name, away) = (self.name.clone(), queue.get().away.clone());
+            let pass = Self { local_queue: Some(Arc::clone(&local_queue)), name, away };
+            match next.send(pass) {
+                Ok(()) => return,
+                // That task has gone. Its pass must not open the queue a second time.
+                Err(mut returned) => returned.local_queue = None,
+            }
+        }
+        queue.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        future::Future,
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
+
+    fn poll<F: Future>(f: std::pin::Pin<&mut F>) -> Poll<F::Output> {
+        f.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn name() -> Name {
+        Name::new("n").unwrap()
+    }
+
+    #[test]
+    fn tasks_pass_in_the_order_in_which_they_came() {
+        let (local_queue, name) = (Arc::new(LocalQueue::default()), name());
+        let mut first = pin!(local_queue.pass(&name));
+        let mut second = pin!(local_queue.pass(&name));
+        let mut third = pin!(local_queue.pass(&name));
+        let Poll::Ready(pass) = poll(first.as_mut()) else { panic!("the queue is free") };
+        assert!(poll(second.as_mut()).is_pending());
+        assert!(poll(third.as_mut()).is_pending());
+        drop(pass);
+        assert!(poll(third.as_mut()).is_pending());
+        let Poll::Ready(pass) = poll(second.as_mut()) else { panic!("the second is next") };
+        drop(pass);
+        assert!(poll(third.as_mut()).is_ready());
+        assert!(local_queue.queues().is_empty());
+    }
+
+    #[test]
+    fn a_task_that_gave_up_is_passed_over() {
+        let (local_queue, name) = (Arc::new(LocalQueue::default()), name());
+        let Poll::Ready(pass) = poll(pin!(local_queue.pass(&name))) else {
+            panic!("the queue is free")
+        };
+        {
+            let mut quitter = pin!(local_queue.pass(&name));
+            assert!(poll(quitter.as_mut()).is_pending());
+            assert!(local_queue.is_contended(&name));
+        }
+        assert!(!local_queue.is_contended(&name));
+        let mut last = pin!(local_queue.pass(&name));
+        assert!(poll(last.as_mut()).is_pending());
+        drop(pass);
+        assert!(poll(last.as_mut()).is_ready());
+    }
+
+    #[test]
+    fn a_pass_that_arrives_at_a_dropped_task_goes_on() {
+        let (local_queue, name) = (Arc::new(LocalQueue::default()), name());
+        let Poll::Ready(pass) = poll(pin!(local_queue.pass(&name))) else {
+            panic!("the queue is free")
+        };
+        let mut last = {
+            let mut quitter = Box::pin(local_queue.pass(&name));
+            assert!(poll(quitter.as_mut()).is_pending());
+            let mut last = Box::pin(local_queue.pass(&name));
+            assert!(poll(last.as_mut()).is_pending());
+            drop(pass); // sent to the quitter, which never looks
+            drop(quitter);
+            last
+        };
+        assert!(poll(last.as_mut()).is_ready());
+    }
+
+    #[test]
+    fn only_those_told_to_wait_make_a_crowd() {
+        let (local_queue, name) = (Arc::new(LocalQueue::default()), name());
+        let Poll::Ready(pass) = poll(pin!(local_queue.pass(&name))) else {
+            panic!("the queue is free")
+        };
+        assert!(!local_queue.is_contended(&name));
+        pass.waiting();
+        assert!(local_queue.is_contended(&name));
+        drop(pass);
+        assert!(!local_queue.is_contended(&name));
+    }
+
+    #[test]
+    fn those_who_gave_up_do_not_pile_up() {
+        let (local_queue, name) = (Arc::new(LocalQueue::default()), name());
+        let Poll::Ready(_pass) = poll(pin!(local_queue.pass(&name))) else {
+            panic!("the queue is free")
+        };
+        for _ in 0..10_000 {
+            assert!(poll(pin!(local_queue.pass(&name))).is_pending());
+        }
+        assert!(
+            local_queue.queues()[&name].behind.len() < 100,
+            "{}",
+            local_queue.queues()[&name].behind.len()
+        );
+    }
+}

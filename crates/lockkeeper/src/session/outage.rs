@@ -1,0 +1,135 @@
+//! A store that cannot be reached: the pauses between attempts, and what is said when the patience ends.
+
+use crate::{
+    api::retry::jittered,
+    clock::{Clock, Moment},
+    error::{Error, ErrorKind, Result, StoreError},
+    observe,
+    session::local_queue::LocalTurn,
+    store::StoreResult,
+};
+use std::{pin::pin, sync::Arc, time::Duration};
+
+/// The first pause after a failed attempt; it doubles up to the longest one.
+const PAUSE_FIRST: Duration = Duration::from_millis(20);
+const PAUSE_MOST: Duration = Duration::from_secs(1);
+/// An attempt under way is given this time for its answer although the patience has ended. After it the
+/// store counts as away.
+const ANSWER_MOST: Duration = Duration::from_secs(1);
+
+/// That the store is away, as one task found it and others are told.
+#[derive(Clone, Debug)]
+pub(crate) struct Away {
+    since: Moment,
+    why: Arc<StoreError>,
+}
+
+impl Away {
+    pub(crate) fn new(since: Moment, why: impl Into<Arc<StoreError>>) -> Self {
+        Self { since, why: why.into() }
+    }
+
+    /// The same outage with a later reason.
+    pub(crate) fn still(&self, why: impl Into<Arc<StoreError>>) -> Self {
+        Self::new(self.since, why)
+    }
+
+    /// For how long it has lasted.
+    pub(crate) fn lasts(&self, now: Moment) -> Duration {
+        now.saturating_since(self.since)
+    }
+
+    /// The error for a task that has waited since `began`.
+    pub(crate) fn error(&self, began: Moment, now: Moment) -> Error {
+        let outage = now.saturating_since(self.since.max(began));
+        Error::Unavailable { outage, source: StoreError::shared(&self.why) }
+    }
+}
+
+/// The failed attempts of one task since the store last answered it.
+pub(crate) struct Outage<'a> {
+    clock: &'a Clock,
+    began: Moment,
+    /// The tasks behind this pass learn of the outage.
+    pass: Option<&'a LocalTurn>,
+    away: Option<Away>,
+    pause: Option<Duration>,
+}
+
+impl<'a> Outage<'a> {
+    /// None so far, for a task that has waited since `began`. It inherits the outage of the task that stood
+    /// in the local queue before it.
+    pub(crate) fn new(clock: &'a Clock, began: Moment, pass: Option<&'a LocalTurn>) -> Self {
+        let away = pass.and_then(|pass| pass.away.clone());
+        Self { clock, began, pass, away, pause: None }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.away.is_some()
+    }
+
+    /// Awaits the answer to an attempt, or the end of the patience, but gives the attempt its time.
+    pub(crate) async fn answer<T>(
+        &mut self,
+        until: Moment,
+        store: &'static str,
+        attempt: impl Future<Output = T>,
+    ) -> Option<T> {
+        let (mut attempt, clock) = (pin!(attempt), self.clock);
+        tokio::select! {
+            biased;
+            answer = &mut attempt => return Some(answer),
+            () = clock.sleep(ANSWER_MOST) => {}
+        }
+        let what = format!("no answer within {ANSWER_MOST:?}");
+        self.set(StoreError::unknown(store, ErrorKind::Unavailable, what), ANSWER_MOST);
+        tokio::select! {
+            biased;
+            answer = &mut attempt => Some(answer),
+            () = clock.sleep_until(until) => None,
+        }
+    }
+
+    /// An attempt has ended so. Any answer but that the store is away ends the outage.
+    pub(crate) fn heard<T>(&mut self, answer: &StoreResult<T>) {
+        if !matches!(answer, Err(e) if e.is_transient()) {
+            self.answered();
+        }
+    }
+
+    /// The store has answered.
+    pub(crate) fn answered(&mut self) {
+        self.pause = None;
+        if self.away.take().is_some() {
+            self.pass.inspect(|pass| pass.tell(None));
+        }
+    }
+
+    /// Notes a failed attempt; answers with the pause before the next one.
+    pub(crate) fn failed(&mut self, e: StoreError) -> Duration {
+        self.set(e, Duration::ZERO);
+        let pause = self.pause.map_or(PAUSE_FIRST, |p| (p * 2).min(PAUSE_MOST));
+        self.pause = Some(pause);
+        jittered(pause, 2)
+    }
+
+    fn set(&mut self, e: StoreError, ago: Duration) {
+        let now = self.clock.now();
+        let since = self.away.as_ref().map(|away| away.since);
+        observe::store_trouble(&e, since.map_or(ago, |since| now.saturating_since(since)));
+        let away = match &self.away {
+            Some(away) => away.still(e),
+            None => Away::new(now.before(ago), e),
+        };
+        self.pass.inspect(|pass| pass.tell(Some(away.clone())));
+        self.away = Some(away);
+    }
+
+    /// How the wait has ended: with `answer` if the store has answered, and with the outage otherwise.
+    pub(crate) fn or<T>(&self, answer: T) -> Result<T> {
+        match &self.away {
+            Some(away) => Err(away.error(self.began, self.clock.now())),
+            None => Ok(answer),
+        }
+    }
+}

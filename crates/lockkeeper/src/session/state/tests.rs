@@ -1,0 +1,147 @@
+use super::*;
+
+#[test]
+fn a_hint_that_overtakes_the_answer_to_an_enter_is_not_lost() {
+    let state = SessionState::new(Clock::system(), Moment::NEVER);
+    let wait = Wait { ahead: 1, holder: None, recheck: Duration::from_secs(60) };
+    let enter = |hint: bool| {
+        let (name, ticket) = (Name::new("a").unwrap(), TicketId::random());
+        let _turn = state.add_waiter(ticket, &name, None);
+        if hint {
+            state.recheck(Some(ticket));
+        }
+        state.recheck(Some(TicketId::random()));
+        state.queued(ticket, &wait);
+        let due = state.due().poll;
+        state.forget(ticket);
+        !due.is_empty()
+    };
+    assert!(enter(true), "it looks again at once");
+    assert!(!enter(false), "it waits");
+}
+
+#[test]
+fn who_is_ended_between_its_grant_and_its_hold_holds_nothing() {
+    let state = SessionState::new(Clock::system(), Moment::NEVER);
+    let take = |ended: bool| {
+        let (name, ticket) = (Name::new("a").unwrap(), TicketId::random());
+        let mut grant = state.add_waiter(ticket, &name, None);
+        state.queued(ticket, &Wait { ahead: 1, holder: None, recheck: Duration::MAX });
+        state.granted(ticket, 7);
+        if ended {
+            state.ended(ticket);
+        }
+        assert_eq!(grant.try_recv(), Ok(7));
+        let hold_state = HoldState::new(name, 7, None);
+        state.hold(ticket, Arc::clone(&hold_state));
+        hold_state.why()
+    };
+    assert_eq!(take(true), Some(Loss::Evicted));
+    assert_eq!(take(false), None);
+}
+
+#[test]
+fn who_stands_far_back_looks_less_often_and_who_is_near_every_second() {
+    let seconds = [0, 15, 16, 160, 10_000, usize::MAX].map(|n| Wait::rest_most(n).as_secs());
+    assert_eq!(seconds, [1, 1, 2, 11, 30, 30]);
+}
+
+#[test]
+fn a_ticket_takes_the_first_lane_that_is_free() {
+    let state = SessionState::new(Clock::system(), Moment::NEVER);
+    let tickets: Vec<TicketId> = (0..=LANES).map(|_| state.ticket()).collect();
+    for (ticket, lane) in tickets.iter().zip(0..LANES) {
+        assert_eq!(ticket.lane(), lane);
+    }
+    assert!(tickets[64].lane() >= LANES, "no lane is left");
+    state.forget(tickets[64]);
+    state.forget(tickets[7]);
+    assert_eq!(state.ticket().lane(), 7);
+    assert!(state.ticket().lane() >= LANES);
+}
+
+const TTL: Duration = Duration::from_secs(60);
+
+/// Between the look at the clock and the new deadline of a renewal, others had seen the old deadline pass.
+#[test]
+fn a_loss_that_was_seen_is_final_although_a_renewal_comes_in() {
+    let clock = Clock::movable();
+    for seen in [true, false] {
+        let state = SessionState::new(clock.clone(), clock.now() + TTL);
+        if seen {
+            clock.advance(2 * TTL);
+            assert_eq!(state.lease(), Lease::Lost(Loss::Expired));
+        }
+        let renewed = state.renewed(clock.now() + TTL, 1, None, TicketDigest::default());
+        assert_eq!((renewed, state.may_be_gone()), (!seen, seen));
+        assert_eq!(state.lease() == Lease::Held, !seen);
+    }
+}
+
+/// A state that has compared all its tickets once, with a store that shows none.
+fn compared() -> SessionState {
+    let state = SessionState::new(Clock::system(), Moment::NEVER);
+    assert!(begins_to_compare(&state));
+    state.verified(1);
+    assert!(!begins_to_compare(&state), "the version is the same");
+    state
+}
+
+/// Is a renewal of the same version followed by a comparison of all tickets? Then it begins.
+fn begins_to_compare(state: &SessionState) -> bool {
+    assert!(state.renewed(Moment::from_millis(u64::MAX >> 24), 1, None, TicketDigest::default()));
+    state.due().verify.is_some()
+}
+
+fn enters(state: &SessionState) -> (TicketId, Name) {
+    let (name, ticket) = (Name::new("a").unwrap(), TicketId::random());
+    drop(state.add_waiter(ticket, &name, None));
+    (ticket, name)
+}
+
+fn changes_version(state: &SessionState) {
+    assert!(state.renewed(Moment::from_millis(u64::MAX >> 24), 2, None, TicketDigest::default()));
+    assert!(state.due().verify.is_some());
+}
+
+/// A failover while an enter was under way: the old server has answered it, and the comparison with the new
+/// one did not know of its ticket, but counted as complete.
+#[test]
+fn a_grant_that_a_comparison_cannot_have_seen_leads_to_another_one() {
+    let state = compared();
+    let (ticket, name) = enters(&state);
+    changes_version(&state);
+    state.verified(2);
+    assert!(state.hold(ticket, HoldState::new(name, 7, None)));
+    changes_version(&state);
+    state.verified(2);
+
+    let (ticket, name) = enters(&state);
+    state.table().verified = None;
+    changes_version(&state);
+    assert!(state.hold(ticket, HoldState::new(name, 8, None)));
+    state.verified(2);
+    changes_version(&state);
+}
+
+/// A grant that was told and not yet held was not among the tickets that were compared.
+#[test]
+fn a_grant_on_its_way_to_its_waiter_is_compared() {
+    for (there, lost) in [
+        (None, true),
+        (Some(TicketStatus::Granted { fence: 8 }), true),
+        (Some(TicketStatus::Granted { fence: 7 }), false),
+    ] {
+        let state = SessionState::new(Clock::system(), Moment::NEVER);
+        let (name, ticket) = (Name::new("a").unwrap(), TicketId::random());
+        let _turn = state.add_waiter(ticket, &name, None);
+        state.queued(ticket, &Wait { ahead: 1, holder: None, recheck: Duration::MAX });
+        state.granted(ticket, 7);
+        for expected in state.expected() {
+            state.compared(&expected, there.as_ref(), true);
+        }
+        let hold_state = HoldState::new(name, 7, None);
+        assert!(state.hold(ticket, Arc::clone(&hold_state)));
+        assert_eq!(hold_state.why(), lost.then_some(Loss::Evicted));
+    }
+}

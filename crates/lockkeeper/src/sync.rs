@@ -1,0 +1,31 @@
+//! A mutex that does not care whether a thread panicked while it held the lock.
+//!
+//! What these mutexes guard is changed in single steps, so a panic leaves nothing half-done, and the locks
+//! of other tasks must not end with it.
+
+#[cfg(feature = "etcd")]
+use std::sync::TryLockError;
+use std::sync::{MutexGuard, PoisonError};
+
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(std::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None` if the lock is taken.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
