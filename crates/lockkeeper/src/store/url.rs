@@ -171,7 +171,7 @@ impl StoreUrl {
                 Ok(AnyStore::new(super::postgres::Postgres::connect(self).await?))
             }
             #[cfg(feature = "etcd")]
-            "etcd" => Ok(AnyStore::new(super::etcd::connect::connect(self).await?)),
+            "etcd" => Ok(AnyStore::new(super::etcd::Etcd::connect(self).await?)),
             #[cfg(feature = "zookeeper")]
             "zookeeper" => Ok(AnyStore::new(super::zookeeper::Zookeeper::connect(self).await?)),
             scheme => Err(Error::Url(unknown(scheme))),

@@ -2,14 +2,14 @@
 
 use super::{
     Etcd, KIND,
-    proto::{Headed as _, StatusResponse},
+    client::proto::{HasHeader as _, StatusResponse},
 };
 use crate::{
     error::{ErrorKind, StoreError},
     store::{Advice, StoreResult},
 };
 
-/// The oldest version that understands what we ask.
+/// The oldest version that understands all requests.
 const OLDEST: Version = (3, 4, 0);
 
 type Version = (u32, u32, u32);
@@ -17,12 +17,12 @@ type Version = (u32, u32, u32);
 /// A history of fewer revisions is young.
 const YOUNG: i64 = 10_000;
 
-/// How large a server before 3.6, which does not tell, lets its file become unless it was told otherwise.
+/// The default quota of a file. A server before 3.6 does not tell the quota in use.
 const QUOTA: i64 = 2 << 30;
 
 impl Etcd {
-    /// Looks at the member that we speak with.
-    pub(super) async fn look_at_set_up(&self) -> StoreResult<Vec<Advice>> {
+    /// Asks the member in use.
+    pub(super) async fn setup_advice(&self) -> StoreResult<Vec<Advice>> {
         let status = match self.client.status().await {
             Ok(status) => status,
             // A user without the right to ask for the status can still take locks.
@@ -44,7 +44,7 @@ impl Etcd {
     }
 }
 
-/// What a cluster never compacts fills its file for ever.
+/// A history that is never compacted fills the file.
 fn grows(status: &StatusResponse) -> Advice {
     let revisions = status.revision();
     Advice {

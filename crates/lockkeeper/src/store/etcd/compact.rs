@@ -1,23 +1,28 @@
 //! Compacting the history, if the URL asks for it by `compact=`.
 //!
 //! etcd keeps every write until its history is compacted. A renewal looks whether compacting is due, and
-//! the clients agree upon who does it by a key whose lease lives for the interval: it is done once in
-//! an interval, however many clients there are, and no clock is compared. What was written before the
-//! last time is forgotten; so every revision stays readable for one interval at least, and two at most.
+//! the clients agree by a key whose lease lives for the interval: the history is compacted once in an
+//! interval, however many clients there are, and no clock is compared. What was written before the
+//! last time is dropped, so every revision stays readable for one interval at least, and two at most.
 //!
-//! A task of its own does it, so that no renewal waits for it. A lease that was granted for an attempt
-//! which came to nothing is revoked, or else every attempt would leave one for the whole interval.
+//! A task of its own does it, so that no renewal waits for it. The lease of an attempt that came to
+//! nothing is revoked, or else every attempt would leave a lease for the whole interval.
 
-use super::{client::Client, client::Nature, keys::Keys, leave, ops, proto::TxnRequest};
+use super::{
+    client::{Client, Retry, proto::TxnRequest, txn},
+    keys::Keys,
+    leave::random_lease,
+    session::seconds,
+};
 use crate::store::StoreResult;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Mutex, watch};
 
-/// Compacts in the background, one task of a handle at a time.
+/// Compacts in the background, with at most one task of a handle at a time.
 pub(super) struct Compactor {
     work: Arc<Work>,
-    /// Locked while a task is at work. Holds a lease that was granted, as long as it is not known what
-    /// has become of it; the next task sees to it first.
+    /// Locked while a task is at work. Holds a lease whose transaction got no answer, until the next
+    /// task has found out what became of it.
     lease: Arc<Mutex<Option<i64>>>,
     /// Dropped with the handle, which the task notices.
     handle: watch::Sender<()>,
@@ -55,39 +60,39 @@ impl Compactor {
 }
 
 impl Work {
-    /// Takes the turn of this interval, and compacts up to the last one.
+    /// Claims this interval, and compacts up to the revision at which the last one was claimed.
     async fn compact(&self, lease: &mut Option<i64>) -> StoreResult<()> {
         self.settle(lease).await?;
-        let id = *lease.insert(leave::random_lease());
-        self.client.grant(id, leave::seconds(self.every)).await?;
-        let ask = TxnRequest {
-            compare: vec![ops::absent(&self.due)],
+        let id = *lease.insert(random_lease());
+        self.client.grant(id, seconds(self.every)).await?;
+        let request = TxnRequest {
+            compare: vec![txn::absent(&self.due)],
             success: vec![
-                ops::range(ops::key_of(&self.last)),
-                ops::put(&self.due, Vec::new(), id),
-                ops::put(&self.last, Vec::new(), 0),
+                txn::range(txn::key_of(&self.last)),
+                txn::put(&self.due, Vec::new(), id),
+                txn::put(&self.last, Vec::new(), 0),
             ],
             failure: Vec::new(),
         };
-        let answer = self.client.txn(ask, Nature::Once).await?;
+        let answer = self.client.txn(request, Retry::Never).await?;
         if !answer.succeeded {
-            // Another client was faster; the lease is revoked by the caller.
+            // Another client was faster; the caller revokes the lease.
             return Ok(());
         }
         *lease = None;
-        match ops::Answers::of(answer).range()?.kvs.first() {
+        match txn::Responses::of(answer).range()?.kvs.first() {
             Some(last) => self.client.compact(last.mod_revision).await,
             None => Ok(()),
         }
     }
 
-    /// Revokes the lease of an attempt, unless the attempt took the turn and its answer was lost: to
-    /// revoke it then would end the interval too early, and a revision of this interval could be forgotten.
+    /// Revokes the lease of an attempt, unless the attempt has claimed the interval and its answer was lost:
+    /// revoking it would end the interval too early, and a revision of this interval could be dropped.
     async fn settle(&self, lease: &mut Option<i64>) -> StoreResult<()> {
         let Some(id) = *lease else { return Ok(()) };
-        let compare = vec![ops::leased(&self.due, id)];
-        let ask = TxnRequest { compare, ..TxnRequest::default() };
-        if !self.client.txn(ask, Nature::Repeatable).await?.succeeded {
+        let compare = vec![txn::leased(&self.due, id)];
+        let request = TxnRequest { compare, ..TxnRequest::default() };
+        if !self.client.txn(request, Retry::Safe).await?.succeeded {
             self.client.revoke(id).await?;
         }
         *lease = None;

@@ -1,4 +1,4 @@
-//! How things are called in etcd. This layout is an interface: others may read it.
+//! The names of lockkeeper's keys in etcd. This layout is an interface: other programs may read it.
 //!
 //! ```text
 //! ROOT/l/NAME!write/SESSION-SLOT               an exclusive ticket
@@ -6,24 +6,26 @@
 //! ROOT/l/NAME!sem/CAPACITY/SESSION-SLOT-WEIGHT
 //! ROOT/c/NAME!                                 the name's cell
 //! ROOT/s/SESSION/NUMBER                        a session's leases
-//! ROOT/s/SESSION/evicted, …/turn               a session's mailbox: it is told of what happens to its tickets
+//! ROOT/s/SESSION/evicted, …/turn               a session's inbox: evictions and hand-offs of its tickets
 //! ROOT/x/TICKET-SESSION                        a ticket that must not enter any more
-//! ROOT/f/NAME!TICKET                           raw mode: its revision is the number of the ticket's grant
+//! ROOT/f/NAME!TICKET                           raw mode: its revision is the fence of the ticket's grant
 //! ROOT/id                                      the identity of the data
 //! ROOT/compact/due, …/last                     when the history is compacted next, and up to where
 //! ```
 //!
 //! A line is all keys that begin with `ROOT/l/NAME!`, in the order in which they were created. In a
-//! name the characters up to `%` are written as `%20`; the end of the name sorts before all others, so
+//! name the characters up to `%` are written as `%20`. The end of the name sorts before all others, so
 //! lines are in the order of their names.
 //!
-//! Which ticket stands at a key is said by the value. etcd remembers every key that was deleted until
-//! its history is compacted, and walks over it whenever it looks into a line; so a session uses a few
-//! keys, its slots, again and again. A ticket's slot is its lane. If another ticket of the session
-//! stands there already, the ticket's whole id takes the place of the slot. In raw mode a line begins
-//! with `NAME/` as with etcd's own clients, and whatever else stands there counts as exclusive.
-//! A name whose line would hold keys below `ROOT/`, or lie below it, is refused there.
+//! etcd remembers every deleted key until its history is compacted, and walks over all of them when it
+//! looks into a line. So a session uses a few keys of a line, its slots, again and again, and the value
+//! says which ticket stands in a slot. A ticket's slot is its lane. If another ticket of the session
+//! stands there already, the ticket's key ends with its whole id instead of the slot.
+//!
+//! In raw mode a line begins with `NAME/`, as with etcd's own clients, and every foreign key there counts
+//! as an exclusive ticket. A name is refused if its line would hold keys below `ROOT/` or lie below it.
 
+use super::client::txn::KeyRange;
 use crate::model::{
     name::Name,
     ticket::{Mode, TicketId},
@@ -33,59 +35,31 @@ use std::fmt::Write as _;
 /// Ends a name.
 const END: char = '!';
 
+/// How many keys of a line a session uses again and again.
+const SLOTS: u8 = 64;
+
+/// Makes and reads the names of keys.
 pub(super) struct Keys {
     root: String,
     raw: bool,
 }
 
-/// How many keys of a line a session uses again and again.
-const SLOTS: u8 = 64;
-
-/// The keys at which a ticket may stand.
+/// The two keys at which a ticket may stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seats {
+pub(super) struct TicketKeys {
     pub(super) slot: Vec<u8>,
-    /// Its alone, for when another ticket stands in the slot.
+    /// The key that no other ticket uses, for when another ticket stands in the slot.
     pub(super) own: Vec<u8>,
 }
 
-/// A ticket as its key tells it.
+/// What a key says about its ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Spot {
-    /// `None` if it stands in a slot: then the value tells.
+pub(super) struct ParsedKey {
+    /// `None` for a slot, whose value names the ticket.
     pub(super) ticket: Option<TicketId>,
-    /// The public part of its session's id; `None` if another kind of client has made it.
+    /// The public half of its session's id; `None` for a key of another kind of client.
     pub(super) session: Option<i64>,
     pub(super) mode: Mode,
-}
-
-/// Keys from one on and before another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Span {
-    pub(super) from: Vec<u8>,
-    pub(super) to: Vec<u8>,
-}
-
-impl Span {
-    /// All keys that begin so.
-    pub(super) fn of(prefix: impl Into<Vec<u8>>) -> Self {
-        let from = prefix.into();
-        let to = end(&from);
-        Self { from, to }
-    }
-}
-
-/// The first key after all that begin so.
-fn end(prefix: &[u8]) -> Vec<u8> {
-    let mut end = prefix.to_vec();
-    while let Some(last) = end.pop() {
-        if last < u8::MAX {
-            end.push(last + 1);
-            return end;
-        }
-    }
-    // Nothing begins so that is not below this: etcd reads it as "to the end".
-    vec![0]
 }
 
 impl Keys {
@@ -97,29 +71,68 @@ impl Keys {
         self.raw
     }
 
-    pub(super) fn id(&self) -> Vec<u8> {
-        format!("{}/id", self.root).into_bytes()
+    fn below_root(&self, path: std::fmt::Arguments<'_>) -> Vec<u8> {
+        format!("{}/{path}", self.root).into_bytes()
     }
 
-    /// Is there while the history need not be compacted yet.
+    pub(super) fn id(&self) -> Vec<u8> {
+        self.below_root(format_args!("id"))
+    }
+
+    /// Exists until the history has to be compacted again.
     pub(super) fn compaction_due(&self) -> Vec<u8> {
-        format!("{}/compact/due", self.root).into_bytes()
+        self.below_root(format_args!("compact/due"))
     }
 
     /// Was written when the history was compacted last.
     pub(super) fn compacted_last(&self) -> Vec<u8> {
-        format!("{}/compact/last", self.root).into_bytes()
+        self.below_root(format_args!("compact/last"))
     }
 
     /// In raw mode: was written when the ticket was granted.
-    pub(super) fn number(&self, name: &Name, ticket: TicketId) -> Vec<u8> {
-        format!("{}/f/{}{END}{ticket}", self.root, escaped(name.as_str())).into_bytes()
+    pub(super) fn fence(&self, name: &Name, ticket: TicketId) -> Vec<u8> {
+        self.below_root(format_args!("f/{}{END}{ticket}", escaped(name.as_str())))
     }
 
-    /// By which rule a name cannot be had, if it cannot. In raw mode a line is all keys below its name,
-    /// and must neither hold our own keys nor lie among them.
+    pub(super) fn cell(&self, name: &Name) -> Vec<u8> {
+        self.below_root(format_args!("c/{}{END}", escaped(name.as_str())))
+    }
+
+    /// Marks a ticket as closed: an enter of it that comes late is refused.
+    pub(super) fn closed(&self, session: i64, ticket: TicketId) -> Vec<u8> {
+        self.below_root(format_args!("x/{ticket}-{session:016x}"))
+    }
+
+    /// All that is written about a session.
+    pub(super) fn session(&self, session: i64) -> KeyRange {
+        KeyRange::with_prefix(self.below_root(format_args!("s/{session:016x}/")))
+    }
+
+    /// The record that belongs to one of a session's leases.
+    pub(super) fn lease(&self, session: i64, number: usize) -> Vec<u8> {
+        self.below_root(format_args!("s/{session:016x}/{number}"))
+    }
+
+    /// Where a session is told of evictions.
+    pub(super) fn evicted(&self, session: i64) -> Vec<u8> {
+        self.below_root(format_args!("s/{session:016x}/evicted"))
+    }
+
+    /// Where a session is told that a lock was handed to one of its tickets.
+    pub(super) fn handoff(&self, session: i64) -> Vec<u8> {
+        self.below_root(format_args!("s/{session:016x}/turn"))
+    }
+
+    /// Where a session is told anything. The records of its leases sort before it.
+    pub(super) fn inbox(&self, session: i64) -> KeyRange {
+        let after_numbers = self.below_root(format_args!("s/{session:016x}/a"));
+        KeyRange { from: after_numbers, ..self.session(session) }
+    }
+
+    /// Why there can be no lock of this name, if so. In raw mode a line is all keys below its name, and
+    /// must neither hold our own keys nor lie among them.
     pub(super) fn refusal(&self, name: &Name) -> Option<String> {
-        let (line, ours) = (self.line_text(name), format!("{}/", self.root));
+        let (line, ours) = (self.line_prefix(name), format!("{}/", self.root));
         let overlap = self.raw && (line.starts_with(&ours) || ours.starts_with(&line));
         overlap.then(|| {
             format!(
@@ -130,62 +143,29 @@ impl Keys {
         })
     }
 
-    pub(super) fn cell(&self, name: &Name) -> Vec<u8> {
-        format!("{}/c/{}{END}", self.root, escaped(name.as_str())).into_bytes()
-    }
-
-    pub(super) fn closed(&self, session: i64, ticket: TicketId) -> Vec<u8> {
-        format!("{}/x/{ticket}-{session:016x}", self.root).into_bytes()
-    }
-
-    /// All that is written about a session.
-    pub(super) fn session(&self, session: i64) -> Span {
-        Span::of(format!("{}/s/{session:016x}/", self.root))
-    }
-
-    /// What one of a session's leases carries, besides tickets.
-    pub(super) fn shard(&self, session: i64, shard: usize) -> Vec<u8> {
-        format!("{}/s/{session:016x}/{shard}", self.root).into_bytes()
-    }
-
-    /// Where a session is told of its evictions.
-    pub(super) fn evicted(&self, session: i64) -> Vec<u8> {
-        format!("{}/s/{session:016x}/evicted", self.root).into_bytes()
-    }
-
-    /// Where a session is told that the turn of one of its tickets has come.
-    pub(super) fn turn(&self, session: i64) -> Vec<u8> {
-        format!("{}/s/{session:016x}/turn", self.root).into_bytes()
-    }
-
-    /// Where a session is told anything. The numbers of its leases sort before it.
-    pub(super) fn mailbox(&self, session: i64) -> Span {
-        let after_numbers = format!("{}/s/{session:016x}/a", self.root).into_bytes();
-        Span { from: after_numbers, ..self.session(session) }
-    }
-
-    fn line_text(&self, name: &Name) -> String {
+    fn line_prefix(&self, name: &Name) -> String {
         match self.raw {
             true => format!("{name}/"),
             false => format!("{}/l/{}{END}", self.root, escaped(name.as_str())),
         }
     }
 
-    pub(super) fn line(&self, name: &Name) -> Span {
-        Span::of(self.line_text(name))
+    pub(super) fn line(&self, name: &Name) -> KeyRange {
+        KeyRange::with_prefix(self.line_prefix(name))
     }
 
-    /// Where lines of names that begin so are.
-    pub(super) fn lines(&self, prefix: &str) -> Span {
+    /// The lines of all names with this prefix.
+    pub(super) fn lines(&self, prefix: &str) -> KeyRange {
         match self.raw {
-            true if prefix.is_empty() => Span { from: vec![0], to: vec![0] },
-            true => Span::of(prefix),
-            false => Span::of(format!("{}/l/{}", self.root, escaped(prefix))),
+            true if prefix.is_empty() => KeyRange { from: vec![0], to: vec![0] },
+            true => KeyRange::with_prefix(prefix),
+            false => KeyRange::with_prefix(format!("{}/l/{}", self.root, escaped(prefix))),
         }
     }
 
-    fn class(&self, name: &Name, mode: Mode) -> String {
-        let line = self.line_text(name);
+    /// How the keys of a line's tickets of one kind begin.
+    fn kind_prefix(&self, name: &Name, mode: Mode) -> String {
+        let line = self.line_prefix(name);
         match mode {
             Mode::Exclusive => line + "write/",
             Mode::Shared => line + "read/",
@@ -193,80 +173,87 @@ impl Keys {
         }
     }
 
-    /// Where a ticket may stand. In raw mode the value is not ours, so there are no slots.
-    pub(super) fn seats(&self, name: &Name, mode: Mode, ticket: TicketId, session: i64) -> Seats {
-        let class = self.class(name, mode);
+    /// Where a ticket may stand. In raw mode other clients use the value, so there are no slots.
+    pub(super) fn of_ticket(
+        &self,
+        name: &Name,
+        mode: Mode,
+        ticket: TicketId,
+        session: i64,
+    ) -> TicketKeys {
+        let kind = self.kind_prefix(name, mode);
         let weight = match mode {
             Mode::Permits { weight, .. } => format!("-{weight}"),
             Mode::Exclusive | Mode::Shared => String::new(),
         };
-        let key = |word: String| format!("{class}{session:016x}-{word}{weight}").into_bytes();
+        let key = |word: String| format!("{kind}{session:016x}-{word}{weight}").into_bytes();
         let own = key(ticket.to_string());
         let slot = match self.raw {
             true => own.clone(),
             false => key(format!("{:02x}", ticket.lane() % SLOTS)),
         };
-        Seats { slot, own }
+        TicketKeys { slot, own }
     }
 
-    /// What the key of an exclusive ticket ends with.
-    pub(super) fn seat<'a>(&self, name: &Name, key: &'a [u8]) -> Option<&'a str> {
-        std::str::from_utf8(key).ok()?.strip_prefix(&self.class(name, Mode::Exclusive))
+    /// The end of an exclusive ticket's key, `SESSION-SLOT`, after all that the line's exclusive tickets
+    /// have in common.
+    pub(super) fn exclusive_suffix<'a>(&self, name: &Name, key: &'a [u8]) -> Option<&'a str> {
+        std::str::from_utf8(key).ok()?.strip_prefix(&self.kind_prefix(name, Mode::Exclusive))
     }
 
-    /// The key of an exclusive ticket that ends so.
-    pub(super) fn at_seat(&self, name: &Name, seat: &str) -> Vec<u8> {
-        (self.class(name, Mode::Exclusive) + seat).into_bytes()
+    /// The key of an exclusive ticket with this end.
+    pub(super) fn with_exclusive_suffix(&self, name: &Name, suffix: &str) -> Vec<u8> {
+        (self.kind_prefix(name, Mode::Exclusive) + suffix).into_bytes()
     }
 
-    /// Where tickets of the line would be that have another capacity.
-    pub(super) fn of_other_capacity(&self, name: &Name, mode: Mode) -> Vec<Span> {
+    /// Where the line's tickets of another capacity would stand.
+    pub(super) fn of_other_capacity(&self, name: &Name, mode: Mode) -> Vec<KeyRange> {
         match mode {
-            Mode::Exclusive | Mode::Shared => vec![Span::of(self.line_text(name) + "sem/")],
-            Mode::Permits { .. } => self.around(name, &Span::of(self.class(name, mode))),
+            Mode::Exclusive | Mode::Shared => {
+                vec![KeyRange::with_prefix(self.line_prefix(name) + "sem/")]
+            }
+            Mode::Permits { .. } => self.all_but(name, mode),
         }
     }
 
-    /// Where nobody may stand if a ticket is to be granted without knowing more of its line.
-    pub(super) fn in_the_way(&self, name: &Name, mode: Mode) -> Vec<Span> {
+    /// Where no ticket may stand if a new one is to be granted without knowing more of its line.
+    pub(super) fn in_the_way(&self, name: &Name, mode: Mode) -> Vec<KeyRange> {
         match mode {
             Mode::Exclusive | Mode::Permits { .. } => vec![self.line(name)],
-            Mode::Shared => self.around(name, &Span::of(self.class(name, mode))),
+            Mode::Shared => self.all_but(name, mode),
         }
     }
 
-    /// The line without this part of it.
-    fn around(&self, name: &Name, part: &Span) -> Vec<Span> {
-        let line = self.line(name);
-        let before = Span { from: line.from, to: part.from.clone() };
-        vec![before, Span { from: part.to.clone(), to: line.to }]
+    /// The line without its tickets of this kind.
+    fn all_but(&self, name: &Name, mode: Mode) -> Vec<KeyRange> {
+        let (line, kind) = (self.line(name), KeyRange::with_prefix(self.kind_prefix(name, mode)));
+        vec![KeyRange { from: line.from, to: kind.from }, KeyRange { from: kind.to, to: line.to }]
     }
 
-    /// What a key of a line says, if it is one.
-    pub(super) fn parse(&self, key: &[u8], lease: i64) -> Option<(Name, Spot)> {
+    /// The name and the ticket that a key stands for, if it is a ticket's.
+    pub(super) fn parse(&self, key: &[u8], lease: i64) -> Option<(Name, ParsedKey)> {
         let key = std::str::from_utf8(key).ok()?;
         let ours = key.strip_prefix(&self.root);
         if self.raw {
             let ours = ours.is_some_and(|rest| rest.starts_with('/'));
             return if ours { None } else { parse_raw(key, lease) };
         }
-        let line = ours?.strip_prefix("/l/")?;
-        let (name, rest) = line.split_once(END)?;
-        Some((Name::new(&unescaped(name)?).ok()?, spot(rest)?))
+        let (name, rest) = ours?.strip_prefix("/l/")?.split_once(END)?;
+        Some((Name::new(&unescaped(name)?).ok()?, parse_in_line(rest)?))
     }
 
-    /// What a key of the line of this name says. Every key there is a ticket.
-    pub(super) fn spot(&self, name: &Name, key: &[u8]) -> Spot {
-        let rest = key.get(self.line_text(name).len()..).unwrap_or_default();
-        let own = std::str::from_utf8(rest).ok().and_then(spot);
-        let own = own.filter(|spot| !self.raw || spot.ticket.is_some());
-        own.unwrap_or_else(|| foreign(rest))
+    /// The ticket that a key of this name's line stands for. Every key there is a ticket.
+    pub(super) fn parse_in(&self, name: &Name, key: &[u8]) -> ParsedKey {
+        let rest = key.get(self.line_prefix(name).len()..).unwrap_or_default();
+        let ours = std::str::from_utf8(rest).ok().and_then(parse_in_line);
+        let ours = ours.filter(|parsed| !self.raw || parsed.ticket.is_some());
+        ours.unwrap_or_else(|| foreign(rest))
     }
 }
 
-fn spot(rest: &str) -> Option<Spot> {
-    let (class, rest) = rest.split_once('/')?;
-    let (of, rest) = match class {
+fn parse_in_line(rest: &str) -> Option<ParsedKey> {
+    let (kind, rest) = rest.split_once('/')?;
+    let (of, rest) = match kind {
         "sem" => {
             let (of, rest) = rest.split_once('/')?;
             (Some(of.parse().ok()?), rest)
@@ -279,18 +266,18 @@ fn spot(rest: &str) -> Option<Spot> {
         slot if slot.len() == 2 => u8::from_str_radix(slot, 16).ok().map(|_| None)?,
         ticket => Some(ticket.parse().ok()?),
     };
-    let mode = match (class, of) {
+    let mode = match (kind, of) {
         ("write", None) => Mode::Exclusive,
         ("read", None) => Mode::Shared,
         (_, Some(of)) => Mode::Permits { weight: parts.next()?.parse().ok()?, of },
         _ => return None,
     };
-    parts.next().is_none().then_some(Spot { ticket, session, mode })
+    parts.next().is_none().then_some(ParsedKey { ticket, session, mode })
 }
 
-/// A key that another kind of client has put into the line. Its end is mostly its lease in
-/// hexadecimal digits, and then that is its id here too; else the id is a hash (FNV-1a).
-fn foreign(rest: &[u8]) -> Spot {
+/// A key that another kind of client has put into the line. It mostly ends with its lease in hexadecimal
+/// digits, and then that is its ticket's id here; else the id is a hash (FNV-1a).
+fn foreign(rest: &[u8]) -> ParsedKey {
     let text = std::str::from_utf8(rest).unwrap_or_default();
     let id = u128::from_str_radix(text, 16).unwrap_or_else(|_| {
         rest.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
@@ -298,16 +285,16 @@ fn foreign(rest: &[u8]) -> Spot {
         })
     });
     let ticket = Some(TicketId::from_bytes(id.to_be_bytes()));
-    Spot { ticket, session: None, mode: Mode::Exclusive }
+    ParsedKey { ticket, session: None, mode: Mode::Exclusive }
 }
 
-/// Among all of a cluster's keys, those that are tickets: ours, and those that end with their lease.
-fn parse_raw(key: &str, lease: i64) -> Option<(Name, Spot)> {
-    for class in ["/write/", "/read/", "/sem/"] {
-        if let Some(at) = key.rfind(class)
-            && let Some(spot) = spot(&key[at + 1..]).filter(|spot| spot.ticket.is_some())
+/// In raw mode any key of the cluster may be a ticket: ours, and those that end with their lease.
+fn parse_raw(key: &str, lease: i64) -> Option<(Name, ParsedKey)> {
+    for kind in ["/write/", "/read/", "/sem/"] {
+        if let Some(at) = key.rfind(kind)
+            && let Some(parsed) = parse_in_line(&key[at + 1..]).filter(|p| p.ticket.is_some())
         {
-            return Some((Name::new(&key[..at]).ok()?, spot));
+            return Some((Name::new(&key[..at]).ok()?, parsed));
         }
     }
     let (name, rest) = key.rsplit_once('/')?;
@@ -347,12 +334,12 @@ mod tests {
         for keys in [Keys::new("lockkeeper", false), Keys::new("lockkeeper", true)] {
             for mode in MODES {
                 let ticket = TicketId::random();
-                let seats = keys.seats(&name("a/b"), mode, ticket, 7);
+                let both = keys.of_ticket(&name("a/b"), mode, ticket, 7);
                 let in_slot = if keys.is_raw() { Some(ticket) } else { None };
-                for (key, ticket) in [(seats.slot, in_slot), (seats.own, Some(ticket))] {
-                    let spot = Spot { ticket, session: Some(7), mode };
-                    assert_eq!(keys.parse(&key, 7), Some((name("a/b"), spot)));
-                    assert_eq!(keys.spot(&name("a/b"), &key), spot);
+                for (key, ticket) in [(both.slot, in_slot), (both.own, Some(ticket))] {
+                    let parsed = ParsedKey { ticket, session: Some(7), mode };
+                    assert_eq!(keys.parse(&key, 7), Some((name("a/b"), parsed)));
+                    assert_eq!(keys.parse_in(&name("a/b"), &key), parsed);
                 }
             }
         }
@@ -361,11 +348,11 @@ mod tests {
     #[test]
     fn the_parts_of_a_line_do_not_overlap() {
         let (keys, name) = (Keys::new("r", false), name("a"));
-        let within = |span: &Span, key: &[u8]| *span.from <= *key && *key < *span.to;
-        let key = |mode| keys.seats(&name, mode, TicketId::random(), 1).slot;
+        let within = |range: &KeyRange, key: &[u8]| *range.from <= *key && *key < *range.to;
+        let key = |mode| keys.of_ticket(&name, mode, TicketId::random(), 1).slot;
         let permits = |of| Mode::Permits { weight: 1, of };
         let others = |mode, key: &[u8]| {
-            keys.of_other_capacity(&name, mode).iter().any(|span| within(span, key))
+            keys.of_other_capacity(&name, mode).iter().any(|range| within(range, key))
         };
         for (mode, other) in [
             (Mode::Exclusive, permits(4)),
@@ -378,7 +365,7 @@ mod tests {
             assert!(others(mode, &key(other)) && !others(mode, &key(mode)), "{mode} {other}");
         }
         let blocks =
-            |mode, key: &[u8]| keys.in_the_way(&name, mode).iter().any(|span| within(span, key));
+            |mode, key: &[u8]| keys.in_the_way(&name, mode).iter().any(|range| within(range, key));
         assert!(blocks(Mode::Shared, &key(Mode::Exclusive)));
         assert!(!blocks(Mode::Shared, &key(Mode::Shared)));
         assert!(blocks(Mode::Exclusive, &key(Mode::Shared)));
@@ -387,12 +374,12 @@ mod tests {
     #[test]
     fn foreign_keys_are_exclusive_and_named_by_their_lease() {
         let keys = Keys::new("lockkeeper", true);
-        let spot = keys.spot(&name("a"), b"a/694d7a2f5a8c1e0b");
-        assert_eq!((spot.mode, spot.session), (Mode::Exclusive, None));
-        assert_eq!(spot.ticket.unwrap().to_string(), "0000000000000000694d7a2f5a8c1e0b");
+        let parsed = keys.parse_in(&name("a"), b"a/694d7a2f5a8c1e0b");
+        assert_eq!((parsed.mode, parsed.session), (Mode::Exclusive, None));
+        assert_eq!(parsed.ticket.unwrap().to_string(), "0000000000000000694d7a2f5a8c1e0b");
         let lease = 0x694d_7a2f_5a8c_1e0b;
         assert_eq!(keys.parse(b"a/694d7a2f5a8c1e0b", lease).unwrap().0, name("a"));
-        assert_eq!(keys.parse(b"a/694d7a2f5a8c1e0b", 5), None, "somebody's own key");
+        assert_eq!(keys.parse(b"a/694d7a2f5a8c1e0b", 5), None, "a key of another program");
         assert_eq!(keys.parse(b"config/colour", 0), None);
     }
 
@@ -402,7 +389,7 @@ mod tests {
             let keys = Keys::new("r", false);
             let (a, b) = (name(&a), name(&b));
             prop_assert_eq!(a.cmp(&b), keys.line(&a).from.cmp(&keys.line(&b).from));
-            let key = keys.seats(&a, Mode::Exclusive, TicketId::random(), 1).slot;
+            let key = keys.of_ticket(&a, Mode::Exclusive, TicketId::random(), 1).slot;
             prop_assert_eq!(keys.parse(&key, 1).unwrap().0, a);
         }
     }

@@ -1,182 +1,215 @@
-//! Leaving a line, and seeing to it that a late copy of an enter is refused.
+//! Leaving a line, so that a late duplicate of the enter is refused; and evicting a ticket.
 
 use super::{
-    Etcd, KIND, Nature, error, ops,
-    proto::{RequestOp, TxnRequest},
+    Etcd,
+    client::{
+        Retry,
+        error::{lease_gone, malformed},
+        proto::{RequestOp, TxnRequest},
+        txn,
+    },
+    error, handoff,
+    line::{LineEntry, LineSnapshot},
+    local_session::{LocalTicket, public_id},
     row::{Row, State},
-    sessions::{Known, tag},
-    standing::{LineRow, Queue},
-    turn,
+    session::seconds,
 };
 use crate::{
     clock::Moment,
-    error::{ErrorKind, StoreError},
-    model::ticket::Place,
+    error::ErrorKind,
+    model::{
+        name::Name,
+        ticket::{Place, TicketId},
+    },
     store::{Leave, Left, STRAY_MAX, StoreResult},
     sync::Mutex,
 };
-use std::{sync::MutexGuard, time::Duration};
+use std::time::Duration;
 
-/// How often a ticket is kept anew because it was written meanwhile.
+/// How often a ticket is read again because it was written meanwhile.
 const TRIES: usize = 8;
 
-/// The lease that the marks of closed tickets belong to. One serves many marks, and all of them stay
-/// for long enough.
+/// The lease of this handle's marks for closed tickets, and until when it may take more of them. One
+/// lease serves many marks, and all of them stay for at least [`STRAY_MAX`].
 #[derive(Default)]
-pub(super) struct Strays(Mutex<Option<(i64, Moment)>>);
+pub(super) struct MarkLease(Mutex<Option<(i64, Moment)>>);
 
-impl Strays {
-    fn present(&self) -> MutexGuard<'_, Option<(i64, Moment)>> {
-        self.0.lock()
-    }
+/// A granted ticket, as a release has to find it.
+struct Held<'a> {
+    key: &'a [u8],
+    created: i64,
+    lease: i64,
 }
 
 impl Etcd {
-    /// A lease for marks that lives for at least [`STRAY_MAX`].
-    async fn stray_lease(&self) -> StoreResult<i64> {
+    async fn mark_lease(&self) -> StoreResult<i64> {
         let now = self.clock.now();
-        let present = self.strays.present().filter(|(_, until)| now < *until);
+        let present = self.mark_lease.0.lock().filter(|(_, until)| now < *until);
         if let Some((id, _)) = present {
             return Ok(id);
         }
-        // Several may do this at once; in an outage nobody waits for another.
+        // Several tasks may do this at once: in an outage no task waits for another.
         let id = random_lease();
         self.client.grant(id, seconds(STRAY_MAX * 2)).await?;
-        *self.strays.present() = Some((id, now + STRAY_MAX));
+        *self.mark_lease.0.lock() = Some((id, now + STRAY_MAX));
         Ok(id)
     }
 
-    pub(super) async fn leave_line(&self, ask: Leave) -> StoreResult<Left> {
-        let Place { session, name, ticket } = &ask.place;
+    pub(super) async fn leave_line(&self, leave: Leave) -> StoreResult<Left> {
+        let Place { session, name, ticket } = &leave.place;
         if !self.is_owner(*session).await? {
             return Ok(Left::Gone);
         }
-        let known = self.sessions.with(*session, |life| life.tickets.get(ticket).cloned());
-        let known = known.flatten();
-        let mut mark = if ask.stray || known.as_ref().is_some_and(|known| known.stray) {
-            let key = self.keys.closed(tag(*session), *ticket);
-            vec![ops::put(&key, Vec::new(), self.stray_lease().await?)]
-        } else {
-            Vec::new()
-        };
-        let marked = !mark.is_empty();
-        if self.keys.is_raw() {
-            mark.push(ops::delete(&self.keys.number(name, *ticket)));
+        let local = self.sessions.ticket(*session, *ticket);
+        let mut also = Vec::new();
+        let marks = leave.stray || local.as_ref().is_some_and(|local| local.stray);
+        if marks {
+            let key = self.keys.closed(public_id(*session), *ticket);
+            also.push(txn::put(&key, Vec::new(), self.mark_lease().await?));
         }
-        let left = match known {
-            Some(Known { key, created: Some(created), lease, fence: Some(_), behind, .. })
-                if ask.keep.is_none() =>
-            {
-                let next = turn::pass_on(&self.keys, name, &behind);
-                self.release_and_tell(&key, created, lease, mark, next).await
+        if self.keys.is_raw() {
+            also.push(txn::delete(&self.keys.fence(name, *ticket)));
+        }
+        let left = match local {
+            Some(LocalTicket {
+                key,
+                created: Some(created),
+                lease,
+                fence: Some(_),
+                successors,
+                ..
+            }) if leave.keep.is_none() => {
+                let notice = handoff::notify_next(&self.keys, name, &successors);
+                let held = Held { key: &key, created, lease };
+                self.release_and_notify(held, also, notice).await
             }
-            _ => self.find_and_leave(&ask, mark).await,
+            _ => self.find_and_leave(&leave, also).await,
         };
         let left = match left {
-            // It can only be the marks' lease, since the next one is not told of it any more: somebody has
-            // revoked it.
-            Err(e) if marked && error::lease_gone(&e) => {
-                *self.strays.present() = None;
-                let what = "the lease of closed tickets' marks was revoked";
-                return Err(StoreError::not_applied(KIND, ErrorKind::Unavailable, what));
+            // Not the successor's lease: `release_and_notify` has tried without the notice. So it is the
+            // marks' lease, which was revoked by hand.
+            Err(e) if marks && lease_gone(&e) => {
+                *self.mark_lease.0.lock() = None;
+                return Err(error::not_now("the lease of closed tickets' marks was revoked"));
             }
             left => left?,
         };
-        self.sessions.with(*session, |life| life.detach(*session, *ticket));
+        self.sessions.with(*session, |local| local.remove(*session, *ticket));
         Ok(left)
     }
 
-    /// Leaves a granted ticket, and tells the next one. That is a favour: whatever the store has against
-    /// it must not hold up the release. A server that gets full may say so after it has done as it was
-    /// told.
-    async fn release_and_tell(
+    /// Leaves a granted ticket and notifies the next one. If the server refuses the notice, the release is
+    /// sent without it, because a notice must not hold up a release. A server that gets full may say so
+    /// after it has carried out the request.
+    async fn release_and_notify(
         &self,
-        key: &[u8],
-        created: i64,
-        lease: i64,
-        mark: Vec<RequestOp>,
-        next: Option<RequestOp>,
+        held: Held<'_>,
+        also: Vec<RequestOp>,
+        notice: Option<RequestOp>,
     ) -> StoreResult<Left> {
-        let tells = next.is_some();
-        let full = match self.release(key, created, lease, mark.clone(), next).await {
-            Err(e) if tells && !e.is_transient() => e.kind == ErrorKind::Full,
+        let notifies = notice.is_some();
+        let full = match self.release(&held, also.clone(), notice).await {
+            Err(e) if notifies && !e.is_transient() => e.kind == ErrorKind::Full,
             left => return left,
         };
-        let left = self.release(key, created, lease, mark, None).await?;
+        let left = self.release(&held, also, None).await?;
         Ok(if full { Left::Released } else { left })
     }
 
-    /// Leaves a granted ticket: one transaction. If the key was created at another time it is another
-    /// ticket's by now. What another has kept is not ours any more, and belongs to another lease. The
-    /// next one is told, if it is known.
+    /// Leaves a granted ticket: one transaction. A key that was created at another time is another ticket's,
+    /// and a key of another lease is a ticket that was left behind to keep the lock closed.
     async fn release(
         &self,
-        key: &[u8],
-        created: i64,
-        lease: i64,
-        mark: Vec<RequestOp>,
-        next: Option<RequestOp>,
+        held: &Held<'_>,
+        also: Vec<RequestOp>,
+        notice: Option<RequestOp>,
     ) -> StoreResult<Left> {
-        let compare = vec![ops::created(key, created), ops::leased(key, lease)];
-        let mut success = mark.clone();
-        success.push(ops::delete(key));
-        success.extend(next);
-        let ask = TxnRequest { compare, success, failure: mark };
-        let answer = self.client.txn(ask, Nature::Once).await?;
+        let compare = vec![txn::created(held.key, held.created), txn::leased(held.key, held.lease)];
+        let mut success = also.clone();
+        success.push(txn::delete(held.key));
+        success.extend(notice);
+        let request = TxnRequest { compare, success, failure: also };
+        let answer = self.client.txn(request, Retry::Never).await?;
         Ok(if answer.succeeded { Left::Released } else { Left::Gone })
     }
 
-    /// Leaves a ticket of which it is not known whether it is granted. The mark comes first: after it
-    /// no enter of this ticket can come.
-    async fn find_and_leave(&self, ask: &Leave, mark: Vec<RequestOp>) -> StoreResult<Left> {
-        let Place { session, name, ticket } = &ask.place;
-        let marks = mark.len();
+    /// Leaves a ticket that may be granted or not. The mark is written first: after it no enter of this
+    /// ticket is carried out.
+    async fn find_and_leave(&self, leave: &Leave, also: Vec<RequestOp>) -> StoreResult<Left> {
+        let Place { session, name, ticket } = &leave.place;
         for _ in 0..TRIES {
-            let mut success = mark.clone();
-            success.push(ops::range(ops::all(&self.keys.line(name))));
-            let read = TxnRequest { success, ..TxnRequest::default() };
-            let answer = self.client.txn(read, Nature::Repeatable).await?;
-            let mut answers = ops::Answers::of(answer);
-            for _ in 0..marks {
-                answers.skip();
-            }
-            let queue = Queue::read(&self.keys, name, answers.range()?.kvs);
-            let Some(at) = queue.own(*ticket, tag(*session)) else { return Ok(Left::Gone) };
-            let (own, granted) = (&queue.0[at], at < queue.admitted());
-            let Some(keep) = ask.keep.filter(|_| granted) else {
-                let left = self.release(&own.key, own.created, own.lease, Vec::new(), None).await?;
+            let mut success = also.clone();
+            success.push(txn::range(txn::all(&self.keys.line(name))));
+            let request = TxnRequest { success, ..TxnRequest::default() };
+            let answer = self.client.txn(request, Retry::Safe).await?;
+            let mut responses = txn::Responses::of(answer);
+            let line = responses.skip(also.len()).range()?.kvs;
+            let line = LineSnapshot::read(&self.keys, name, line);
+            let Some(at) = line.own(*ticket, public_id(*session)) else { return Ok(Left::Gone) };
+            let (own, granted) = (&line.0[at], at < line.admitted());
+            let Some(keep) = leave.keep.filter(|_| granted) else {
+                let held = Held { key: &own.key, created: own.created, lease: own.lease };
+                let left = self.release(&held, Vec::new(), None).await?;
                 let withdrawn = left == Left::Released && !granted;
                 return Ok(if withdrawn { Left::Withdrawn } else { left });
             };
-            // Written meanwhile, by a late edit of its note, it is read again.
             if self.keep(own, keep).await? {
                 return Ok(Left::Released);
             }
+            // A late edit of the label has written the ticket meanwhile.
         }
-        Err(StoreError::not_applied(
-            KIND,
-            ErrorKind::Unavailable,
-            "the ticket is written all the time",
-        ))
+        Err(error::contended())
     }
 
-    /// Hands the ticket over to a lease that nobody renews, unless it was written since. Its place in the line stays the same.
-    async fn keep(&self, own: &LineRow, keep: Duration) -> StoreResult<bool> {
-        let Some(row) = own.row.clone() else { return Err(error::nonsense("a ticket")) };
+    /// Hands the ticket over to a lease that is never renewed, unless the ticket was written since it was
+    /// read. Its place in the line stays the same.
+    async fn keep(&self, own: &LineEntry, keep: Duration) -> StoreResult<bool> {
+        let Some(row) = own.row.clone() else { return Err(malformed("a ticket")) };
         let lease = random_lease();
         self.client.grant(lease, seconds(keep)).await?;
         let value = Row { state: State::Kept, ..row }.write();
-        let ask = TxnRequest {
-            compare: vec![ops::unchanged(&own.key, own.modified), ops::leased(&own.key, own.lease)],
-            success: vec![ops::put(&own.key, value, lease)],
+        let request = TxnRequest {
+            compare: vec![txn::unchanged(&own.key, own.modified), txn::leased(&own.key, own.lease)],
+            success: vec![txn::put(&own.key, value, lease)],
             failure: Vec::new(),
         };
-        Ok(self.client.txn(ask, Nature::Once).await?.succeeded)
+        Ok(self.client.txn(request, Retry::Never).await?.succeeded)
     }
-}
 
-pub(super) fn seconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis().div_ceil(1_000)).unwrap_or(i64::MAX)
+    /// Ends a ticket by an operator's wish and tells its session.
+    pub(super) async fn evict_ticket(&self, name: &Name, ticket: TicketId) -> StoreResult<bool> {
+        self.check_name(name)?;
+        for _ in 0..TRIES {
+            let line = self.read_line(name).await?;
+            let Some(own) = line.0.iter().find(|entry| entry.ticket == ticket) else {
+                return Ok(false);
+            };
+            let mut success = vec![txn::delete(&own.key)];
+            if self.keys.is_raw() {
+                success.push(txn::delete(&self.keys.fence(name, ticket)));
+            }
+            let deletes = success.len();
+            let notice = own.parsed.session.filter(|_| !own.is_kept()).map(|session| {
+                let text = ticket.to_string().into_bytes();
+                txn::put(&self.keys.evicted(session), text, session)
+            });
+            success.extend(notice);
+            let compare = vec![txn::unchanged(&own.key, own.modified)];
+            let mut request = TxnRequest { compare, success, failure: Vec::new() };
+            let answer = match self.client.txn(request.clone(), Retry::Never).await {
+                // The session has just ended, so no notice is needed.
+                Err(e) if lease_gone(&e) => {
+                    request.success.truncate(deletes);
+                    self.client.txn(request, Retry::Never).await?
+                }
+                answer => answer?,
+            };
+            if answer.succeeded {
+                return Ok(true);
+            }
+        }
+        Err(error::contended())
+    }
 }
 
 pub(super) fn random_lease() -> i64 {

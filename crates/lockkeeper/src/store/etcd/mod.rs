@@ -4,60 +4,68 @@
 //! |---|---|
 //! | line | the keys under the name, in the order of their create revisions |
 //! | session | a lease that all its keys belong to, and one more after every 1,000 keys |
-//! | hint | a watch on the key before, from the revision on at which it was read, and a letter from who left |
+//! | hint | a watch on the key before, from the revision on at which it was read, and a hand-off notice from the ticket that left |
 //! | fence | the ticket's create revision; in raw mode the revision of a key that is written when it is granted |
-//! | round trips | enter 1 (2 where a line that was free the last time is taken, and for readers and permits in a line of more than 64 tickets), leave 1, poll 1, renew 1 for every 1,000 tickets, and beside it a question for each of these and a read, check 1, write 1, annotate 2 |
 //!
-//! Who may go is decided here, from a linearizable read of the line, by the one rule of
-//! [`admission`](crate::admission), or heard from the one before, who told it when it left. A try is one
-//! transaction that puts the ticket only if nobody stands in the way, and leaves nothing otherwise.
+//! | operation | round trips |
+//! |---|---|
+//! | enter | 1; 2 for readers and permits that queue in a line of more than 64 tickets |
+//! | leave | 1 for a held ticket, else 2 |
+//! | poll | 1 for up to 128 tickets |
+//! | renew | 1: for every 1,000 tickets a keep-alive and a list of keys, and one read, all side by side |
+//! | check, cell write | 1 |
+//! | set a label, evict | 2 |
+//! | open | 2 |
+//! | close | 2 |
+//! | list | 1 for each 4,000 keys, and then 1 for the leases |
+//!
+//! A ticket is granted by the one rule of [`admission`](crate::admission), applied to a linearizable read of
+//! the line, or by a hand-off notice from the ticket before it. `try_now` is one transaction that puts the
+//! ticket only if the line has room.
 //!
 //! Raw mode (`?raw=true`) uses the keys of etcd's own clients, so that `etcdctl lock`, the Go library
 //! and others stand in the same line; the layout is in `keys.rs`.
 
 mod advice;
 mod cells;
-mod census;
 mod client;
 mod compact;
-pub(super) mod connect;
+mod config;
 mod enter;
 mod error;
+mod handoff;
+mod held_keys;
+mod inspect;
 mod keys;
 mod leave;
-mod lives;
-mod login;
-mod ops;
+mod line;
+mod local_session;
 mod poll;
-mod proto;
+mod raw;
 mod row;
-mod sessions;
-mod show;
-mod standing;
-mod turn;
+mod session;
 mod watch;
-mod wire;
 
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
-    Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
+    Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus, url::StoreUrl,
 };
 use crate::{
     clock::Clock,
-    error::StoreError,
+    error::{ErrorKind, Result, StoreError},
     model::{
         line::Line,
         name::Name,
         ticket::{SessionId, TicketId},
     },
 };
-use client::{Client, Nature};
+use client::{Client, Retry, proto::TxnRequest, txn};
 use compact::Compactor;
+use config::Config;
 use keys::Keys;
-use leave::Strays;
-use proto::TxnRequest;
-use sessions::Sessions;
-use std::{fmt, sync::Arc, time::Duration};
+use leave::MarkLease;
+use local_session::Sessions;
+use std::{fmt, sync::Arc};
 
 pub(crate) const KIND: &str = "etcd";
 
@@ -68,25 +76,27 @@ pub struct Etcd {
     client: Arc<Client>,
     keys: Keys,
     sessions: Sessions,
-    strays: Strays,
-    /// Compacts the history, if that was asked for.
+    mark_lease: MarkLease,
+    /// Compacts the history, if the URL asks for it.
     compactor: Option<Compactor>,
 }
 
 impl Etcd {
-    async fn over(
-        client: Client,
-        keys: Keys,
-        clock: Clock,
-        compact: Option<Duration>,
-    ) -> StoreResult<Self> {
+    /// Connects to the cluster that a URL names.
+    pub(super) async fn connect(url: StoreUrl) -> Result<Self> {
+        let Config { endpoints, credentials, root, raw, compact } = Config::from_url(url)?;
+        let clock = Clock::system();
+        let client = Client::new(endpoints, credentials, clock.clone()).map_err(|e| {
+            let what = "the URL cannot be used";
+            StoreError::not_applied(KIND, ErrorKind::Misconfigured, what).because(e)
+        })?;
+        let (client, keys) = (Arc::new(client), Keys::new(root, raw));
         client.log_in(client.logins()).await?;
         let id = identity(&client, &keys).await?;
-        let (sessions, strays) = Default::default();
-        let client = Arc::new(client);
+        let (sessions, mark_lease) = Default::default();
         let compactor = compact.map(|every| Compactor::new(&client, &keys, every));
-        let store = Self { id, clock, client, keys, sessions, strays, compactor };
-        for advice in store.look_at_set_up().await? {
+        let store = Self { id, clock, client, keys, sessions, mark_lease, compactor };
+        for advice in store.setup_advice().await? {
             tracing::warn!(%advice, "the etcd cluster's set-up");
         }
         Ok(store)
@@ -97,23 +107,23 @@ impl Etcd {
     }
 }
 
-/// The identity of the data, made by the first who comes. The cluster's own id is part of it: after a
-/// restore from a snapshot revisions may be given out again, so it is other data then.
+/// The identity of the data, made by the first client. The cluster's own id is part of it: after a restore
+/// from a snapshot revisions may be given out again, so the data count as other data then.
 async fn identity(client: &Client, keys: &Keys) -> StoreResult<StoreId> {
     let (key, fresh) = (keys.id(), rand::random::<u64>());
-    let ask = TxnRequest {
-        compare: vec![ops::absent(&key)],
-        success: vec![ops::put(&key, format!("{fresh:016x}").into_bytes(), 0)],
-        failure: vec![ops::range(ops::one(&key))],
+    let request = TxnRequest {
+        compare: vec![txn::absent(&key)],
+        success: vec![txn::put(&key, format!("{fresh:016x}").into_bytes(), 0)],
+        failure: vec![txn::range(txn::one(&key))],
     };
-    let answer = client.txn(ask, Nature::Repeatable).await?;
+    let answer = client.txn(request, Retry::Safe).await?;
     let id = if answer.succeeded {
         fresh
     } else {
-        let found = ops::Answers::of(answer).range()?;
+        let found = txn::Responses::of(answer).range()?;
         let text = found.kvs.first().and_then(|kv| std::str::from_utf8(&kv.value).ok());
         let id = text.and_then(|text| u64::from_str_radix(text, 16).ok());
-        id.ok_or_else(|| error::nonsense("the identity of the data"))?
+        id.ok_or_else(|| client::error::malformed("the identity of the data"))?
     };
     Ok(StoreId((id ^ client.cluster()).to_be_bytes()))
 }
@@ -127,7 +137,7 @@ impl Store for Etcd {
         Capabilities {
             durable: true,
             survives_failover: self.client.endpoints() > 1,
-            // What is kept is said in the value, and that is not ours in raw mode.
+            // A ticket that is kept says so in its value, and in raw mode the value is the label.
             at_least: !self.keys.is_raw(),
             renewal_shows_tickets: true,
             ..Capabilities::LINES
@@ -138,8 +148,8 @@ impl Store for Etcd {
         self.id
     }
 
-    async fn open(&self, ask: Open) -> StoreResult<Terms> {
-        self.open_session(ask).await
+    async fn open(&self, open: Open) -> StoreResult<Terms> {
+        self.open_session(open).await
     }
 
     async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
@@ -150,8 +160,8 @@ impl Store for Etcd {
         self.close_session(session).await
     }
 
-    async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
-        self.enter_line(ask).await
+    async fn enter(&self, enter: Enter) -> StoreResult<Entered> {
+        self.enter_line(enter).await
     }
 
     async fn poll(
@@ -166,16 +176,16 @@ impl Store for Etcd {
         self.listen(session, to).await
     }
 
-    async fn leave(&self, ask: Leave) -> StoreResult<Left> {
-        self.leave_line(ask).await
+    async fn leave(&self, leave: Leave) -> StoreResult<Left> {
+        self.leave_line(leave).await
     }
 
     async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
-        self.annotate_ticket(edit).await
+        self.edit_label(edit).await
     }
 
     async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
-        self.get(which).await
+        self.list_lines(which).await
     }
 
     fn blind_spots(&self) -> Option<&'static str> {
@@ -201,21 +211,15 @@ impl Store for Etcd {
     }
 
     async fn advice(&self) -> StoreResult<Vec<Advice>> {
-        self.look_at_set_up().await
+        self.setup_advice().await
     }
 
     fn forget(&self, session: SessionId) {
-        self.sessions.lives().remove(&session);
+        self.sessions.lock().remove(&session);
     }
 
     fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
-        let lives = self.sessions.lives();
-        let known = lives.values().find_map(|life| life.tickets.get(&claim.ticket));
-        let Some(known) = known else { return Vec::new() };
-        let key = String::from_utf8_lossy(&known.key).into_owned();
-        let mut native = vec![("key", key)];
-        native.extend(known.created.map(|created| ("create_revision", created.to_string())));
-        native
+        self.native_key(claim)
     }
 }
 

@@ -1,12 +1,15 @@
 //! How tickets stand: read from their lines, many lines in one request.
 
 use super::{
-    Etcd, Nature, ops,
-    proto::{Headed as _, RangeRequest, RangeResponse, TxnRequest},
-    sessions::{Known, tag},
-    standing::{Blocker, Queue, UNNUMBERED},
-    turn,
-    watch::Target,
+    Etcd,
+    client::{
+        proto::{HasHeader as _, KeyValue, RangeRequest},
+        txn,
+    },
+    handoff,
+    line::{Blocker, LineEntry, LineSnapshot},
+    local_session::{LocalTicket, public_id},
+    watch::WaitTarget,
 };
 use crate::{
     model::{
@@ -15,7 +18,10 @@ use crate::{
     },
     store::{PollScope, StoreResult, TicketStatus},
 };
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    mem::take,
+};
 
 impl Etcd {
     pub(super) async fn poll_tickets(
@@ -28,203 +34,204 @@ impl Etcd {
                 .into_iter()
                 .map(|(name, ticket)| (name, ticket, TicketStatus::Gone))
                 .collect()),
-            PollScope::These(tickets) => self.stands(session, tickets).await,
+            PollScope::These(tickets) => self.statuses(session, tickets).await,
             PollScope::All => {
                 let tickets = self.tickets_of(session).await?;
-                let mut stands = self.stands(session, tickets).await?;
-                stands.retain(|(.., stand)| *stand != TicketStatus::Gone);
-                Ok(stands)
+                let mut statuses = self.statuses(session, tickets).await?;
+                statuses.retain(|(.., status)| *status != TicketStatus::Gone);
+                Ok(statuses)
             }
         }
     }
 
-    /// All tickets that the data has, and those that were sent from here: a member that is asked about a
-    /// lease may lag behind.
+    /// The tickets that the cluster has of a session, and those that this handle has sent: a member may lag
+    /// behind when it lists a lease's keys.
     async fn tickets_of(&self, session: SessionId) -> StoreResult<Vec<(Name, TicketId)>> {
-        self.life(session).await?;
-        let known = self.sessions.with(session, |life| {
-            let tickets = life.tickets.iter().map(|(ticket, known)| (known.name.clone(), *ticket));
-            (life.leases(session), tickets.collect::<BTreeSet<_>>())
+        self.session(session).await?;
+        let known = self.sessions.with(session, |local| {
+            let tickets = local.tickets.iter().map(|(ticket, known)| (known.name.clone(), *ticket));
+            (local.lease_ids(session), tickets.collect::<BTreeSet<_>>())
         });
         let Some((leases, mut tickets)) = known else { return Ok(Vec::new()) };
-        tickets.extend(self.census(session, &leases).await?.tickets);
+        tickets.extend(self.held_keys(session, &leases).await?.tickets);
         Ok(tickets.into_iter().collect())
     }
 
-    pub(super) async fn stands(
+    pub(super) async fn statuses(
         &self,
         session: SessionId,
         tickets: Vec<(Name, TicketId)>,
     ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
-        if let [(name, ticket)] = &tickets[..]
-            && let Some(stand) = self.answer_the_call(session, name, *ticket).await
+        let place = |(name, ticket)| Place { session, name, ticket };
+        let places: Vec<Place> = tickets.into_iter().map(place).collect();
+        if let [place] = &places[..]
+            && let Some(status) = self.poll_after_wake(place).await
         {
-            return Ok(vec![(name.clone(), *ticket, stand)]);
+            return Ok(vec![(place.name.clone(), place.ticket, status)]);
         }
-        let mut stands = Vec::with_capacity(tickets.len());
-        for tickets in tickets.chunks(ops::OPS_MAX) {
-            let asks = tickets.iter().map(|(name, ticket)| self.ask(session, name, *ticket));
-            let (revision, lines) = self.read_all(asks.collect()).await?;
-            for ((name, ticket), line) in tickets.iter().zip(lines) {
-                let place = Place { session, name: name.clone(), ticket: *ticket };
-                let queue = self.named(&place, line);
-                let stand = self.stand(&place, &queue, revision);
-                stands.push((name.clone(), *ticket, self.numbered(&place, &queue, stand).await?));
+        let mut statuses = Vec::with_capacity(places.len());
+        for places in places.chunks(txn::OPS_MAX) {
+            let request = |place: &Place| {
+                let known = self.sessions.ticket(session, place.ticket);
+                self.read_request(&place.name, known.as_ref())
+            };
+            let (revision, lines) =
+                self.client.ranges(places.iter().map(request).collect()).await?;
+            for (place, line) in places.iter().zip(lines) {
+                let line = self.line_of(place, line.kvs);
+                let status = self.status(place, &line, revision).await?;
+                statuses.push((place.name.clone(), place.ticket, status));
             }
         }
-        Ok(stands)
-    }
-
-    /// The line of a ticket that this handle may know.
-    fn named(&self, place: &Place, line: RangeResponse) -> Queue {
-        let Place { session, name, ticket } = place;
-        let mut queue = Queue::read(&self.keys, name, line.kvs);
-        let known = self.sessions.with(*session, |life| life.tickets.get(ticket).cloned());
-        if let Some(Known { key, created: Some(created), .. }) = known.flatten() {
-            queue.name(&key, created, *ticket);
-        }
-        queue
-    }
-
-    /// A ticket whose turn may have come, as a watch has told, looks for its grant at the member that told,
-    /// and no majority is asked. What is there was committed: whoever stood before the ticket is gone for
-    /// good, and the ticket was there after that. What is old only says to wait on, and from there on
-    /// is watched; but that the ticket is gone is not believed. Who needs the line for himself only looks
-    /// who is its first, and who stands behind.
-    async fn answer_the_call(
-        &self,
-        session: SessionId,
-        name: &Name,
-        ticket: TicketId,
-    ) -> Option<TicketStatus> {
-        let called = self.sessions.with(session, |life| {
-            let known = life.tickets.get_mut(&ticket);
-            known.is_some_and(|known| std::mem::take(&mut known.called) && known.fence.is_none())
-        });
-        if called != Some(true) {
-            return None;
-        }
-        let place = Place { session, name: name.clone(), ticket };
-        let ask = self.ask(session, name, ticket);
-        let known = self.sessions.with(session, |life| life.tickets.get(&ticket).cloned());
-        let alone = matches!(
-            known.flatten(),
-            Some(Known { mode: Mode::Exclusive, created: Some(_), fence: None, .. })
-        );
-        let ask = match alone {
-            true => {
-                let line = RangeRequest { max_create_revision: 0, keys_only: true, ..ask };
-                ops::first(line, turn::READ)
-            }
-            false => ask,
-        };
-        let line = self.client.glance(ask).await.ok()?;
-        let revision = line.revision();
-        let queue = self.named(&place, line);
-        let at = queue.own(ticket, tag(session))?;
-        if alone && at > 0 {
-            return None;
-        }
-        let stand = self.verdict(&place, &queue, revision);
-        let stand = self.numbered(&place, &queue, stand).await.ok()?;
-        if alone {
-            let behind = turn::behind(&self.keys, name, &queue);
-            self.sessions.with(session, |life| {
-                life.tickets.entry(ticket).and_modify(|known| known.behind = behind);
-            });
-        }
-        Some(stand)
+        Ok(statuses)
     }
 
     /// What to read to know how a ticket stands. A grant that was seen stands as long as its key does.
-    fn ask(&self, session: SessionId, name: &Name, ticket: TicketId) -> RangeRequest {
-        let line = ops::all(&self.keys.line(name));
-        let known = self.sessions.with(session, |life| life.tickets.get(&ticket).cloned());
-        match known.flatten() {
-            Some(Known { key, fence: Some(_), .. }) => ops::one(&key),
-            Some(Known { created: Some(created), long, .. }) => {
-                RangeRequest { max_create_revision: created, keys_only: long, ..line }
+    fn read_request(&self, name: &Name, known: Option<&LocalTicket>) -> RangeRequest {
+        let line = txn::all(&self.keys.line(name));
+        match known {
+            Some(LocalTicket { key, fence: Some(_), .. }) => txn::one(key),
+            Some(LocalTicket { created: Some(created), long, .. }) => {
+                RangeRequest { max_create_revision: *created, keys_only: *long, ..line }
             }
             _ => line,
         }
     }
 
-    /// Reads all of it at one revision.
-    pub(super) async fn read_all(
-        &self,
-        mut asks: Vec<RangeRequest>,
-    ) -> StoreResult<(i64, Vec<RangeResponse>)> {
-        if asks.len() == 1 {
-            let line = self.client.range(asks.remove(0)).await?;
-            return Ok((line.revision(), vec![line]));
+    /// The line of a ticket, in which it is identified also if no values were read.
+    fn line_of(&self, place: &Place, kvs: Vec<KeyValue>) -> LineSnapshot {
+        let mut line = LineSnapshot::read(&self.keys, &place.name, kvs);
+        let known = self.sessions.ticket(place.session, place.ticket);
+        if let Some(LocalTicket { key, created: Some(created), .. }) = known {
+            line.identify(&key, created, place.ticket);
         }
-        if asks.is_empty() {
-            return Ok((0, Vec::new()));
-        }
-        let count = asks.len();
-        let success = asks.into_iter().map(ops::range).collect();
-        let ask = TxnRequest { success, ..TxnRequest::default() };
-        let answer = self.client.txn(ask, Nature::Repeatable).await?;
-        let revision = answer.revision();
-        let mut answers = ops::Answers::of(answer);
-        let lines = (0..count).map(|_| answers.range()).collect::<StoreResult<_>>()?;
-        Ok((revision, lines))
+        line
     }
 
-    fn stand(&self, place: &Place, queue: &Queue, revision: i64) -> TicketStatus {
-        let Place { session, ticket, .. } = place;
-        if queue.own(*ticket, tag(*session)).is_some() {
-            return self.verdict(place, queue, revision);
+    /// Looks for the grant of a ticket whose blocker has left, as a watch has told, and for the tickets
+    /// behind it. `None` if the ordinary poll has to find out.
+    ///
+    /// The member that told answers from its own data, and no majority is asked. What it has was committed:
+    /// the ticket was there, and the tickets before it are gone for good. Data that are old can only say
+    /// that the ticket still waits, or is gone, which is not believed.
+    async fn poll_after_wake(&self, place: &Place) -> Option<TicketStatus> {
+        let Place { session, name, ticket } = place;
+        let known = self.sessions.with_ticket(*session, *ticket, |known| {
+            (take(&mut known.unblocked) && known.fence.is_none()).then(|| known.clone())
+        });
+        let known = known.flatten()?;
+        let exclusive = known.mode == Mode::Exclusive && known.created.is_some();
+        let request = match exclusive {
+            true => {
+                let line = RangeRequest { keys_only: true, ..txn::all(&self.keys.line(name)) };
+                txn::first(line, handoff::READ)
+            }
+            false => self.read_request(name, Some(&known)),
+        };
+        let answer = self.client.serializable_range(request).await.ok()?;
+        let revision = answer.revision();
+        let line = self.line_of(place, answer.kvs);
+        let at = line.own(*ticket, public_id(*session))?;
+        if exclusive && at > 0 {
+            return None;
         }
-        // An enter that is under way is not known to have come, and one may have come since the line was
-        // read.
-        let was_there = |known: &Known| known.created.is_some_and(|created| created <= revision);
-        self.sessions.with(*session, |life| {
-            if life.tickets.get(ticket).is_some_and(was_there) {
-                life.detach(*session, *ticket);
+        let status = self.status_in(place, &line, at, revision).await.ok()?;
+        if exclusive {
+            let successors = handoff::successors(&self.keys, name, &line);
+            self.sessions.with_ticket(*session, *ticket, |known| known.successors = successors);
+        }
+        Some(status)
+    }
+
+    async fn status(
+        &self,
+        place: &Place,
+        line: &LineSnapshot,
+        revision: i64,
+    ) -> StoreResult<TicketStatus> {
+        let Place { session, ticket, .. } = place;
+        if let Some(at) = line.own(*ticket, public_id(*session)) {
+            return self.status_in(place, line, at, revision).await;
+        }
+        // A ticket may still be entering, or have entered since the line was read.
+        let was_there =
+            |known: &LocalTicket| known.created.is_some_and(|created| created <= revision);
+        self.sessions.with(*session, |local| {
+            if local.tickets.get(ticket).is_some_and(was_there) {
+                local.remove(*session, *ticket);
             }
         });
-        TicketStatus::Gone
+        Ok(TicketStatus::Gone)
     }
 
-    /// How a ticket stands that was found in what was read of its line at this revision; if it has to
-    /// wait, what it waits for is watched from there on.
-    pub(super) fn verdict(&self, place: &Place, queue: &Queue, revision: i64) -> TicketStatus {
-        let Place { session, name, ticket } = place;
-        let at = queue.own(*ticket, tag(*session)).expect("the ticket was found in the line");
-        let own = &queue.0[at];
-        let known = self.sessions.with(*session, |life| {
-            let before = life.tickets.get(ticket)?.fence;
-            Some((before, life.born(*ticket, own.created)?.fence))
+    /// How the ticket at this place of its line stands. If it waits, its blocker is watched from the
+    /// revision on at which the line was read.
+    pub(super) async fn status_in(
+        &self,
+        place: &Place,
+        line: &LineSnapshot,
+        at: usize,
+        revision: i64,
+    ) -> StoreResult<TicketStatus> {
+        let Place { session, ticket, .. } = place;
+        let own = &line.0[at];
+        let known = self.sessions.with(*session, |local| {
+            let before = local.tickets.get(ticket)?.fence;
+            Some((before, local.record_created(*ticket, own.created)?.fence))
         });
         match known.flatten() {
-            Some((_, Some(fence))) => return TicketStatus::Granted { fence },
-            // Only its key was read, and it is not the one we knew: the next poll reads the line.
-            Some((Some(_), None)) => return TicketStatus::Waiting(queue.wait(at, self.wall_ms())),
-            _ => {}
+            Some((_, Some(fence))) => return Ok(TicketStatus::Granted { fence }),
+            // Only its key was read, and it is another key than before: the next poll reads the line.
+            Some((Some(_), None)) => {}
+            _ if at < line.admitted() => {
+                let fence = self.assign_fence(place, own).await?;
+                return Ok(
+                    fence.map_or(TicketStatus::Gone, |fence| TicketStatus::Granted { fence })
+                );
+            }
+            _ => self.watch(place, line, at, revision + 1),
         }
-        if at < queue.admitted() {
-            let number = if self.keys.is_raw() { None } else { Some(own.created) };
-            let fence = number.map(|number| self.note_grant(place, own.created, number));
-            return TicketStatus::Granted { fence: fence.unwrap_or(UNNUMBERED) };
-        }
-        let blocker = queue.blocker(at);
-        let anyone = blocker == Blocker::Anyone;
-        let target = Target {
-            ticket: *ticket,
-            own: own.key.clone(),
+        Ok(TicketStatus::Waiting(line.wait(at, self.wall_ms())))
+    }
+
+    /// Watches what the waiting ticket at this place of its line waits for.
+    fn watch(&self, place: &Place, line: &LineSnapshot, at: usize, from: i64) {
+        let blocker = line.blocker(at);
+        let whole_line = blocker == Blocker::WholeLine;
+        let target = WaitTarget {
+            ticket: place.ticket,
+            own_key: line.0[at].key.clone(),
             blocker,
-            excess: queue.excess(at),
-            ahead: if anyone { queue.ahead(at) } else { HashMap::new() },
-            line: self.keys.line(name),
-            from: revision + 1,
+            excess: line.excess(at),
+            ahead: if whole_line { line.ahead(at) } else { HashMap::new() },
+            line: self.keys.line(&place.name),
+            from,
         };
-        self.sessions.with(*session, |life| {
-            let waits = life.tickets.get(ticket).is_some_and(|known| known.fence.is_none());
-            if let Some(ear) = life.ear.as_ref().filter(|_| waits) {
-                ear.watch(target);
+        self.sessions.with(place.session, |local| {
+            let waits = local.tickets.get(&place.ticket).is_some_and(|known| known.fence.is_none());
+            if let Some(watch) = local.watch.as_ref().filter(|_| waits) {
+                watch.watch(target);
             }
         });
-        TicketStatus::Waiting(queue.wait(at, self.wall_ms()))
+    }
+
+    /// Notes a grant that was seen, and returns its fence. `None` if the ticket is gone meanwhile.
+    pub(super) async fn assign_fence(
+        &self,
+        place: &Place,
+        own: &LineEntry,
+    ) -> StoreResult<Option<u64>> {
+        let raw = self.keys.is_raw();
+        let fence = if raw { self.raw_fence(place, own).await? } else { Some(own.created) };
+        Ok(fence.map(|fence| self.record_grant(place, own.created, fence)))
+    }
+
+    /// Notes a grant and its fence, and returns the fence that was noted first.
+    pub(super) fn record_grant(&self, place: &Place, created: i64, fence: i64) -> u64 {
+        let fence = u64::try_from(fence).unwrap_or(0);
+        let Place { session, ticket, .. } = place;
+        let noted =
+            self.sessions.with(*session, |local| local.record_grant(*ticket, created, fence));
+        noted.flatten().unwrap_or(fence)
     }
 }

@@ -1,4 +1,4 @@
-//! What is written beside a ticket, a session and a cell.
+//! The values of a ticket's, a session's and a cell's key.
 //!
 //! All three are text with a first line of fields, so that `etcdctl get` shows something useful.
 
@@ -11,28 +11,27 @@ use ring::digest::{SHA256, digest};
 use std::time::Duration;
 
 /// The value of a ticket's key: `lk1 TICKET EDIT STATE ENTERED PID HOST PROGRAM`, a line's end, the
-/// note.
+/// label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// Which ticket it is.
     pub(super) ticket: TicketId,
-    /// The number of the note's last edit.
+    /// The number of the label's last edit.
     pub(super) edit: u64,
     pub(super) state: State,
-    /// When it was written, in milliseconds of its writer's wall clock: for people to see.
+    /// When it was written, in milliseconds of its writer's wall clock. Only listings show it.
     pub(super) entered: u64,
     pub(super) owner: Owner,
-    pub(super) note: Vec<u8>,
+    pub(super) label: Vec<u8>,
 }
 
-/// What the writer of a ticket knew of its grant.
+/// What was known of the ticket's grant when the value was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It was granted as it was written.
+    /// The ticket was granted by this write.
     AtOnce,
-    /// It was written into a line; when it was granted is not written down.
+    /// The ticket had to wait; the time of its grant is written nowhere.
     Queued,
-    /// Its session has left it behind, to keep the lock closed for a while.
+    /// The session has left the ticket behind, to keep the lock closed for a while.
     Kept,
 }
 
@@ -52,20 +51,20 @@ impl State {
 
 impl Row {
     pub(super) fn write(&self) -> Vec<u8> {
-        let Self { ticket, edit, state, entered, owner, note } = self;
+        let Self { ticket, edit, state, entered, owner, label } = self;
         let (state, owner) = (state.word(), write_owner(owner));
         let head = format!("lk1 {ticket} {edit} {state} {entered} {owner}\n");
-        [head.as_bytes(), note].concat()
+        [head.as_bytes(), label].concat()
     }
 
     pub(super) fn read(value: &[u8]) -> Option<Self> {
-        let (head, note) = split(value)?;
+        let (head, label) = split(value)?;
         let mut words = head.strip_prefix("lk1 ")?.split(' ');
         let ticket = words.next()?.parse().ok()?;
         let (edit, state) = (words.next()?.parse().ok()?, State::parse(words.next()?)?);
         let entered = words.next()?.parse().ok()?;
         let owner = read_owner(&mut words)?;
-        Some(Self { ticket, edit, state, entered, owner, note: note.to_vec() })
+        Some(Self { ticket, edit, state, entered, owner, label: label.to_vec() })
     }
 }
 
@@ -73,8 +72,8 @@ impl Row {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) terms: Terms,
-    /// A hash of the session's whole id, of which only the first half is public: who knows the other
-    /// half may act for the session.
+    /// A hash of the session's whole id, of which only the first half is public. A handle that knows the
+    /// other half may act for the session.
     pub(super) proof: String,
     pub(super) owner: Owner,
 }
@@ -108,8 +107,8 @@ fn proof(session: SessionId) -> String {
     hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The value of a cell: `FENCE EDIT` in 16 hexadecimal digits each, so that etcd itself can compare
-/// which is the later one; then `set` or `none`, a line's end, the bytes.
+/// The value of a cell: `FENCE EDIT` in 16 hexadecimal digits each, so that etcd can compare which of two
+/// values is the later one; then `set` or `none`, a line's end, the bytes.
 pub(super) struct CellRow;
 
 impl CellRow {
@@ -155,14 +154,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(
+        fn a_value_reads_back_as_it_was_written(
             edit: u64, entered: u64, pid: u32, host in "\\PC{0,9}", program in "\\PC{0,9}",
-            note: Vec<u8>, ttl in 0u64..1_000_000_000, delay in 0u64..1_000_000_000,
+            label: Vec<u8>, ttl in 0u64..1_000_000_000, delay in 0u64..1_000_000_000,
         ) {
             let owner = Owner { host, pid, program };
             for state in [State::AtOnce, State::Queued, State::Kept] {
                 let ticket = TicketId::random();
-                let row = Row { ticket, edit, state, entered, owner: owner.clone(), note: note.clone() };
+                let row = Row { ticket, edit, state, entered, owner: owner.clone(), label: label.clone() };
                 prop_assert_eq!(Row::read(&row.write()), Some(row));
             }
             let (ttl, delay) = (Duration::from_millis(ttl), Duration::from_millis(delay));

@@ -48,10 +48,10 @@ const PONG: Duration = Duration::from_secs(3);
 const WINDOW: u32 = 2 << 20;
 
 /// Where a server is, and how to speak with it.
-pub(super) struct Endpoint {
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) tls: Option<TlsConnector>,
+pub(crate) struct Endpoint {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) tls: Option<TlsConnector>,
 }
 
 impl fmt::Display for Endpoint {
