@@ -1,16 +1,17 @@
-//! What about the servers' set-up can hurt locks, and what to do about it.
+//! What in the servers' set-up can hurt locks, and what to do about it.
 
-use super::plan::Plan;
+use super::client::Ensemble;
 use crate::store::{Advice, common::join};
 use std::{io, time::Duration};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-/// For how long a server may take to say how it is.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The oldest server that can list the nodes of a session.
+/// For how long a server may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// The oldest version that can list the nodes of a session.
 const OLDEST: (u32, u32) = (3, 6);
 
-/// What a server says of itself beside its protocol. Servers may be told to say nothing.
+/// What a server answers to `srvr`, a word of four letters instead of the protocol. A server can be
+/// configured not to answer it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fact {
     version: (u32, u32),
@@ -18,15 +19,16 @@ pub(super) struct Fact {
     pub(super) mode: String,
 }
 
-/// What those servers say that say anything.
-pub(super) async fn facts(plan: &Plan) -> Vec<Fact> {
-    let asks = (0..plan.hosts.len()).map(|at| tokio::time::timeout(PATIENCE, ask(plan, at)));
+/// The facts about the servers that answer.
+pub(super) async fn facts(ensemble: &Ensemble) -> Vec<Fact> {
+    let asks = 0..ensemble.servers.len();
+    let asks = asks.map(|at| tokio::time::timeout(ANSWER_TIMEOUT, ask(ensemble, at)));
     let answers = join::all(asks).await;
     answers.into_iter().filter_map(|answer| fact(&answer.ok()?.ok()?)).collect()
 }
 
-async fn ask(plan: &Plan, at: usize) -> io::Result<String> {
-    let mut stream = plan.reach(at, PATIENCE).await?;
+async fn ask(ensemble: &Ensemble, at: usize) -> io::Result<String> {
+    let mut stream = ensemble.dial(at, ANSWER_TIMEOUT).await?;
     stream.write_all(b"srvr").await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
@@ -40,8 +42,9 @@ fn fact(text: &str) -> Option<Fact> {
     Some(Fact { version, mode: field("Mode: ")?.trim().to_owned() })
 }
 
-pub(super) fn of(facts: &[Fact], plan: &Plan) -> Vec<Advice> {
-    [old(facts), alone(facts), pair(facts, plan.hosts.len())].into_iter().flatten().collect()
+pub(super) fn of(facts: &[Fact], ensemble: &Ensemble) -> Vec<Advice> {
+    let servers = ensemble.servers.len();
+    [old(facts), alone(facts), partial(facts, servers)].into_iter().flatten().collect()
 }
 
 fn old(facts: &[Fact]) -> Option<Advice> {
@@ -61,8 +64,8 @@ fn alone(facts: &[Fact]) -> Option<Advice> {
     })
 }
 
-fn pair(facts: &[Fact], hosts: usize) -> Option<Advice> {
-    let one_of_many = facts.iter().any(|fact| fact.mode != "standalone") && hosts == 1;
+fn partial(facts: &[Fact], servers: usize) -> Option<Advice> {
+    let one_of_many = facts.iter().any(|fact| fact.mode != "standalone") && servers == 1;
     one_of_many.then(|| Advice {
         what: "the URL names one server of an ensemble".into(),
         consequence: "when that server is down, locks are lost although the others go on".into(),
@@ -75,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_known_by_what_it_says() {
+    fn a_servers_answer_is_understood() {
         let text = "Zookeeper version: 3.8.0-1, built on 2022-11-11\nLatency: 0\nMode: follower\n";
         let known = fact(text).unwrap();
         assert_eq!(known, Fact { version: (3, 8), mode: "follower".into() });
@@ -83,12 +86,12 @@ mod tests {
     }
 
     #[test]
-    fn each_danger_is_named_and_a_safe_set_up_is_not_nagged() {
+    fn each_danger_is_named_and_a_safe_set_up_gets_no_advice() {
         let is = |minor, mode: &str| Fact { version: (3, minor), mode: mode.into() };
         let good = [is(8, "leader"), is(8, "follower"), is(8, "follower")];
-        assert!(old(&good).is_none() && alone(&good).is_none() && pair(&good, 3).is_none());
+        assert!(old(&good).is_none() && alone(&good).is_none() && partial(&good, 3).is_none());
         assert!(old(&[is(8, "leader"), is(4, "follower")]).is_some());
         assert!(alone(&[is(8, "standalone")]).is_some());
-        assert!(pair(&good[..1], 1).is_some() && pair(&[is(8, "standalone")], 1).is_none());
+        assert!(partial(&good[..1], 1).is_some() && partial(&[is(8, "standalone")], 1).is_none());
     }
 }

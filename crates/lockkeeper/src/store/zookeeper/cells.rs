@@ -1,22 +1,20 @@
-//! What belongs to a held ticket: its note, and the cell of its name.
+//! What belongs to a held ticket: its label, and the cell of its name.
 //!
-//! The node of a ticket carries the numbers of its last edits and changes with each of them. So the
-//! version that was read guards the write: a late copy of an older edit finds another version, and
-//! a ticket that is gone has none.
+//! The data of a ticket's node has the numbers of its last edits, and changes with each of them. So the
+//! version that was read guards the write: a late copy of an older edit finds another version, and a
+//! ticket that is gone has none.
 
 use super::{
-    ATTEMPTS, Zookeeper,
-    conn::Fault,
-    data::{Card, read_cell, write_cell},
-    failure,
-    link::unavailable,
-    lives::Life,
-    names::Spot,
-    optional, two,
-    wire::{Code, Kind, Request},
+    ATTEMPTS, KIND, Zookeeper,
+    client::{Code, Error, NodeKind, Reply, Request, if_there},
+    data::{TicketData, read_cell, write_cell},
+    error::unavailable,
+    poll::TicketRef,
+    queue::TicketNode,
+    shard::Shard,
 };
 use crate::{
-    error::ErrorKind,
+    error::{ErrorKind, StoreError},
     model::{
         name::Name,
         ticket::{Mode, Place},
@@ -26,8 +24,8 @@ use crate::{
 use std::sync::Arc;
 
 /// A held ticket.
-struct Grant {
-    life: Arc<Life>,
+struct Held {
+    shard: Arc<Shard>,
     path: String,
     fence: u64,
     mode: Mode,
@@ -35,109 +33,103 @@ struct Grant {
 
 impl Zookeeper {
     /// The ticket, if its session holds it.
-    async fn grant(&self, place: &Place) -> StoreResult<Option<Grant>> {
+    async fn held(&self, place: &Place) -> StoreResult<Option<Held>> {
         let Place { session, name, ticket } = place;
-        let Ok(session) = self.lives.living(*session, self.now()) else { return Ok(None) };
-        let Some(life) = session.of(*ticket) else { return Ok(None) };
-        let Some(mut held) = life.held(name, *ticket) else { return Ok(None) };
-        if !held.granted {
-            let queue = self.list_with(&life, &self.line(name)?, &held).await?;
-            let placed = held.path.is_some();
-            let stand = self.stand(&life, name, *ticket, queue, placed).await?;
-            match life.held(name, *ticket) {
-                Some(now) if matches!(stand, TicketStatus::Granted { .. }) => held = now,
+        let Ok(session) = self.sessions.living(*session, self.now()) else { return Ok(None) };
+        let Some(shard) = session.shard_of(*ticket) else { return Ok(None) };
+        let line = self.line(name)?;
+        let ticket = TicketRef { shard: &shard, name, line: &line, id: *ticket };
+        let Some(mut local) = ticket.local() else { return Ok(None) };
+        if !local.granted {
+            let queue = ticket.list_line(&local).await?;
+            let status = ticket.status(queue, local.path.is_some()).await?;
+            match ticket.local() {
+                Some(now) if matches!(status, TicketStatus::Granted { .. }) => local = now,
                 _ => return Ok(None),
             }
         }
-        let Some(path) = held.path else { return Ok(None) };
-        let Some(spot) = path.rsplit('/').next().and_then(Spot::read) else { return Ok(None) };
-        Ok(Some(Grant { life, path, fence: held.fence, mode: spot.mode }))
+        let Some(path) = local.path else { return Ok(None) };
+        let node = path.rsplit('/').next().and_then(TicketNode::read);
+        Ok(node.map(|node| Held { shard, path, fence: local.fence, mode: node.mode }))
     }
 
-    pub(super) async fn edit_note(&self, edit: Edit) -> StoreResult<Edited> {
-        let Some(Grant { life, path, .. }) = self.grant(&edit.place).await? else {
+    pub(super) async fn edit_label(&self, edit: Edit) -> StoreResult<Edited> {
+        let Some(Held { shard, path, .. }) = self.held(&edit.place).await? else {
             return Ok(Edited::NotHeld);
         };
-        let note = edit.bytes.unwrap_or_default();
+        let label = edit.bytes.unwrap_or_default();
         for _ in 0..ATTEMPTS {
-            let Some((card, version)) = card(&life, &path).await? else {
+            let Some((data, stat)) = shard.zk.data(&path).await? else {
                 return Ok(Edited::NotHeld);
             };
-            if card.note_edit >= edit.edit {
+            let data = TicketData::read(&data);
+            if data.label_edit >= edit.edit {
                 return Ok(Edited::Done);
             }
-            let card = Card { note_edit: edit.edit, note: note.clone(), ..card };
-            let mut answers = life.link.ask(&[Request::set(&path, &card.write(), version)]).await?;
-            match answers.pop().unwrap_or(Err(Fault::Broken)) {
+            let data = TicketData { label_edit: edit.edit, label: label.clone(), ..data };
+            match shard.zk.ask_one(Request::set(&path, &data.write(), stat.version)).await {
                 Ok(_) => return Ok(Edited::Done),
-                Err(Fault::Refused(Code::BAD_VERSION | Code::NO_NODE)) => {}
-                Err(fault) => return Err(failure(fault)),
+                Err(Error::Refused(Code::BAD_VERSION | Code::NO_NODE)) => {}
+                Err(e) => return Err(e.into()),
             }
         }
         Err(unavailable("the ticket changes faster than it can be read"))
     }
 
     pub(super) async fn edit_cell(&self, edit: Edit) -> StoreResult<Edited> {
-        let grant = self.grant(&edit.place).await?;
-        let whole = |grant: &Grant| grant.mode.weight() == grant.mode.capacity();
-        let Some(Grant { life, path, fence, .. }) = grant.filter(whole) else {
+        let held = self.held(&edit.place).await?;
+        let is_exclusive = |held: &Held| held.mode.weight() == held.mode.capacity();
+        let Some(Held { shard, path, fence, .. }) = held.filter(is_exclusive) else {
             return Ok(Edited::NotHeld);
         };
-        let cell = self.plan.paths.cell(&edit.place.name);
+        let cell = self.config.paths.cell(&edit.place.name);
         let value = edit.bytes.as_ref().map(|bytes| write_cell(fence, bytes));
         for _ in 0..ATTEMPTS {
-            let requests = [Request::data(&path, false), Request::data(&cell, false)];
-            let [ticket, old] = two(life.link.ask(&requests).await?).map(optional);
-            let Some(ticket) = ticket? else { return Ok(Edited::NotHeld) };
-            let (data, stat) = ticket.data().map_err(failure)?;
-            let card = Card::read(&data);
-            if card.cell_edit >= edit.edit {
+            let [ticket, old] = shard.zk.ask([Request::data(&path), Request::data(&cell)]).await?;
+            let Some((data, stat)) = if_there(ticket, Reply::data)? else {
+                return Ok(Edited::NotHeld);
+            };
+            let data = TicketData::read(&data);
+            if data.cell_edit >= edit.edit {
                 return Ok(Edited::Done);
             }
-            let old = old?.map(|reply| reply.data().map_err(failure)).transpose()?;
-            let version = old.map(|(_, stat)| stat.version);
-            let card = Card { cell_edit: edit.edit, ..card };
-            let mut parts = vec![Request::set(&path, &card.write(), stat.version)];
-            parts.extend(match (&value, version) {
-                (Some(value), Some(version)) => Some(Request::set(&cell, value, version)),
-                (Some(value), None) => {
-                    Some(Request::create(&cell, value, Kind::Persistent, self.plan.rights))
-                }
-                (None, Some(version)) => Some(Request::delete(&cell, version)),
-                (None, None) => None,
-            });
-            let mut answers = life.link.ask(&[Request::all_or_nothing(&parts)]).await?;
-            let answer = answers.pop().unwrap_or(Err(Fault::Broken));
-            match answer.and_then(|reply| reply.multi()) {
+            let old_version = if_there(old, Reply::data)?.map(|(_, stat)| stat.version);
+            let data = TicketData { cell_edit: edit.edit, ..data };
+            let mut parts = vec![Request::set(&path, &data.write(), stat.version)];
+            parts.extend(self.change(&cell, value.as_deref(), old_version));
+            let written = shard.zk.ask_one(Request::multi(&parts)).await;
+            match written.and_then(|reply| reply.multi()) {
                 Ok(()) => return Ok(Edited::Done),
-                Err(Fault::Refused(Code::NO_NODE)) => self.restore_root().await?,
-                Err(Fault::Refused(Code::BAD_VERSION | Code::NODE_EXISTS)) => {}
-                Err(fault) => return Err(failure(fault)),
+                Err(Error::Refused(Code::NO_NODE)) => self.restore_root().await?,
+                Err(Error::Refused(Code::BAD_VERSION | Code::NODE_EXISTS)) => {}
+                Err(e) => return Err(e.into()),
             }
         }
         Err(unavailable("the cell changes faster than it can be read"))
     }
 
+    /// The request that gives a cell this value, if it has this version now.
+    fn change(&self, cell: &str, value: Option<&[u8]>, version: Option<i32>) -> Option<Request> {
+        match (value, version) {
+            (Some(value), Some(version)) => Some(Request::set(cell, value, version)),
+            (Some(value), None) => {
+                Some(Request::create(cell, value, NodeKind::Persistent, self.config.acl))
+            }
+            (None, Some(version)) => Some(Request::delete_version(cell, version)),
+            (None, None) => None,
+        }
+    }
+
     pub(super) async fn read_cell(&self, name: &Name) -> StoreResult<Option<Cell>> {
-        let cell = self.plan.paths.cell(name);
-        let requests = [Request::sync(&cell), Request::data(&cell, false)];
-        let [_, data] = two(self.read_all(&requests).await?);
-        let Some(reply) = optional(data)? else { return Ok(None) };
-        let (data, _) = reply.data().map_err(failure)?;
+        let cell = self.config.paths.cell(name);
+        let [_, data] = self.read_two([Request::sync(&cell), Request::data(&cell)]).await?;
+        let Some((data, _)) = if_there(data, Reply::data)? else { return Ok(None) };
         match read_cell(&data) {
             Some(cell) => Ok(Some(cell)),
             None => {
                 let what = format!("{cell} is no cell of ours");
-                Err(crate::StoreError::not_applied(super::KIND, ErrorKind::Corrupt, what))
+                Err(StoreError::not_applied(KIND, ErrorKind::Corrupt, what))
             }
         }
     }
-}
-
-async fn card(life: &Life, path: &str) -> StoreResult<Option<(Card, i32)>> {
-    let mut answers = life.link.ask(&[Request::data(path, false)]).await?;
-    let reply = optional(answers.pop().unwrap_or(Err(Fault::Broken)))?;
-    let Some(reply) = reply else { return Ok(None) };
-    let (data, stat) = reply.data().map_err(failure)?;
-    Ok(Some((Card::read(&data), stat.version)))
 }

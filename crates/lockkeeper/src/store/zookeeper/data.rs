@@ -1,8 +1,8 @@
-//! What nodes carry: small, versioned texts with free bytes behind them.
+//! The data of nodes: a short versioned text, and free bytes behind it.
 //!
-//! A ticket: `lockkeeper 1 KEPT_MS NOTE_EDIT CELL_EDIT PID HOST PROGRAM`, a line's end, and the note.
-//! A cell: `lockkeeper 1 FENCE`, a line's end, and the value. What does not begin so is somebody
-//! else's, and is shown as a note if it is text.
+//! A ticket: `lockkeeper 1 KEPT_MS LABEL_EDIT CELL_EDIT PID HOST PROGRAM`, a newline, and the label.
+//! A cell: `lockkeeper 1 FENCE`, a newline, and the value. Data that begins otherwise is another
+//! library's, and is shown as a label if it is text.
 
 use crate::{
     model::ticket::{LABEL_MAX, Owner},
@@ -13,48 +13,48 @@ use std::time::Duration;
 
 const HEAD: &str = "lockkeeper 1 ";
 
-/// What a ticket's node carries.
+/// The data of a ticket's node. It decides nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Card {
+pub(super) struct TicketData {
     /// For how long after its last renewal the ticket is kept, lock-delay included.
     pub(super) kept: Duration,
-    /// The last edit of the note, and of the cell.
-    pub(super) note_edit: u64,
+    /// The last edit of the label, and of the cell.
+    pub(super) label_edit: u64,
     pub(super) cell_edit: u64,
-    /// [Unknown](Owner::is_unknown) on others' tickets.
+    /// [Unknown](Owner::is_unknown) on other libraries' tickets.
     pub(super) owner: Owner,
-    pub(super) note: Vec<u8>,
+    pub(super) label: Vec<u8>,
 }
 
-impl Card {
+impl TicketData {
     pub(super) fn write(&self) -> Vec<u8> {
         let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         let Owner { host, pid, program } = &self.owner;
         let (host, program) = (encoded(host), encoded(program));
-        let (kept, note, cell) = (self.kept.as_millis(), self.note_edit, self.cell_edit);
-        let head = format!("{HEAD}{kept} {note} {cell} {pid} {host} {program}\n");
-        [head.as_bytes(), &self.note].concat()
+        let (kept, label, cell) = (self.kept.as_millis(), self.label_edit, self.cell_edit);
+        let head = format!("{HEAD}{kept} {label} {cell} {pid} {host} {program}\n");
+        [head.as_bytes(), &self.label].concat()
     }
 
     pub(super) fn read(bytes: &[u8]) -> Self {
-        Self::own(bytes).unwrap_or_else(|| Self { note: words(bytes), ..Self::default() })
+        Self::own(bytes).unwrap_or_else(|| Self { label: text(bytes), ..Self::default() })
     }
 
     fn own(bytes: &[u8]) -> Option<Self> {
-        let (head, note) = split(bytes)?;
+        let (head, label) = split(bytes)?;
         let mut words = head.split(' ');
         let mut number = || words.next()?.parse::<u64>().ok();
-        let (kept, note_edit, cell_edit) = (number()?, number()?, number()?);
+        let (kept, label_edit, cell_edit) = (number()?, number()?, number()?);
         let pid = u32::try_from(number()?).ok()?;
         let mut text = || Some(percent_decode_str(words.next()?).decode_utf8().ok()?.into_owned());
         let owner = Owner { host: text()?, pid, program: text()? };
         let kept = Duration::from_millis(kept);
-        Some(Self { kept, note_edit, cell_edit, owner, note: note.to_vec() })
+        Some(Self { kept, label_edit, cell_edit, owner, label: label.to_vec() })
     }
 }
 
-/// What another library wrote, if it is text for people: an address, a name. Else nothing is shown.
-fn words(bytes: &[u8]) -> Vec<u8> {
+/// Another library's data, if it is text for people: an address, a name.
+fn text(bytes: &[u8]) -> Vec<u8> {
     let short = &bytes[..bytes.len().min(LABEL_MAX)];
     match std::str::from_utf8(short) {
         Ok(text) if !text.chars().any(char::is_control) => short.to_vec(),
@@ -71,7 +71,7 @@ pub(super) fn read_cell(bytes: &[u8]) -> Option<Cell> {
     Some(Cell { bytes: value.to_vec(), fence: fence.parse().ok()? })
 }
 
-/// The first line without its beginning, and the rest.
+/// The first line without `HEAD`, and the rest.
 fn split(bytes: &[u8]) -> Option<(&str, &[u8])> {
     let rest = bytes.strip_prefix(HEAD.as_bytes())?;
     let end = rest.iter().position(|byte| *byte == b'\n')?;
@@ -84,7 +84,7 @@ mod tests {
     use proptest::{collection::vec, prelude::*};
 
     #[test]
-    fn what_others_wrote_is_a_note_if_it_is_text() {
+    fn other_libraries_data_is_a_label_if_it_is_text() {
         for (foreign, shown) in [
             (&b"10.0.0.7"[..], &b"10.0.0.7"[..]),
             (b"", b""),
@@ -92,28 +92,28 @@ mod tests {
             (b"lockkeeper 1 x\n", b""),
             (b"lockkeeper 2 ", b"lockkeeper 2 "),
         ] {
-            let card = Card::read(foreign);
-            assert!(card.owner.is_unknown());
-            assert_eq!(card.note, shown);
+            let data = TicketData::read(foreign);
+            assert!(data.owner.is_unknown());
+            assert_eq!(data.label, shown);
             assert_eq!(read_cell(foreign), None);
         }
-        assert_eq!(Card::read(&[b'x'; 9_999]).note.len(), LABEL_MAX);
+        assert_eq!(TicketData::read(&[b'x'; 9_999]).label.len(), LABEL_MAX);
     }
 
     proptest! {
         #[test]
-        fn a_card_reads_back_as_it_was_written(
+        fn a_tickets_data_reads_back_as_it_was_written(
             host in "\\PC{0,20}", program in "\\PC{0,20}", pid in any::<u32>(),
-            numbers in any::<(u32, u64, u64)>(), note in vec(any::<u8>(), 0..50),
+            numbers in any::<(u32, u64, u64)>(), label in vec(any::<u8>(), 0..50),
         ) {
-            let card = Card {
+            let data = TicketData {
                 kept: Duration::from_millis(numbers.0.into()),
-                note_edit: numbers.1,
+                label_edit: numbers.1,
                 cell_edit: numbers.2,
                 owner: Owner { host, pid, program },
-                note,
+                label,
             };
-            prop_assert_eq!(Card::read(&card.write()), card);
+            prop_assert_eq!(TicketData::read(&data.write()), data);
         }
 
         #[test]

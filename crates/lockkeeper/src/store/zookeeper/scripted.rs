@@ -1,6 +1,6 @@
-//! A server that answers as it is told, for what a real one does only once in a long while.
+//! A server that a test scripts, for answers that a real one gives only rarely.
 
-use super::{Zookeeper, wire::Bytes};
+use super::{Zookeeper, client::Bytes};
 use crate::{
     model::ticket::{Owner, SessionId},
     store::{Open, Store as _, url::StoreUrl},
@@ -11,13 +11,13 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// The number of every session that this server grants.
+/// The id of every session that this server grants.
 pub(super) const SESSION: i64 = 77;
-/// What it grants, in ms.
+/// The timeout that it grants, in ms.
 pub(super) const TIMEOUT: i32 = 90_000;
 
-/// For how long a request may be awaited.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// For how long the script waits for a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) struct Server(TcpListener);
 
@@ -30,47 +30,47 @@ impl Server {
         StoreUrl::parse(&format!("zookeeper://{}", self.0.local_addr().unwrap())).unwrap()
     }
 
-    /// A client that has said hello, and has not been answered.
-    pub(super) async fn caller(&self) -> Guest {
-        let accepted = tokio::time::timeout(PATIENCE, self.0.accept()).await;
-        let mut guest = Guest(accepted.expect("somebody comes").unwrap().0);
-        guest.frame().await;
-        guest
+    /// A connection whose handshake was read and not answered.
+    pub(super) async fn accept_unanswered(&self) -> ClientConnection {
+        let accepted = tokio::time::timeout(REQUEST_TIMEOUT, self.0.accept()).await;
+        let mut client = ClientConnection(accepted.expect("a client connects").unwrap().0);
+        client.frame().await;
+        client
     }
 
-    /// A client whose hello was answered.
-    pub(super) async fn guest(&self, timeout: i32) -> Guest {
-        let mut guest = self.caller().await;
-        guest.welcome(timeout, SESSION).await;
-        guest
+    /// A connection whose handshake was answered.
+    pub(super) async fn accept(&self, timeout: i32) -> ClientConnection {
+        let mut client = self.accept_unanswered().await;
+        client.welcome(timeout, SESSION).await;
+        client
     }
 
     /// A store that is connected to this server and has a session there.
-    pub(super) async fn store(&self) -> (Zookeeper, SessionId, Guest) {
-        let (store, _common) = tokio::join!(Zookeeper::connect(self.url()), self.be_met());
+    pub(super) async fn store(&self) -> (Zookeeper, SessionId, ClientConnection) {
+        let (store, _common) = tokio::join!(Zookeeper::connect(self.url()), self.serve_connect());
         let (store, session) = (store.unwrap(), SessionId::random());
         let (ttl, lock_delay) = (Duration::from_secs(60), Duration::ZERO);
         let open = store.open(Open { session, ttl, lock_delay, owner: Owner::default() });
-        let greet = async {
-            let mut guest = self.guest(TIMEOUT).await;
-            let ask = guest.expect("data").await;
-            guest.answer(&ask, &data(b"0000000000000001", 1)).await;
-            guest
+        let opening = async {
+            let mut client = self.accept(TIMEOUT).await;
+            let ask = client.expect("data").await;
+            client.answer(&ask, &data(b"0000000000000001", 1)).await;
+            client
         };
-        let (opened, guest) = tokio::join!(open, greet);
+        let (opened, client) = tokio::join!(open, opening);
         opened.unwrap();
-        (store, session, guest)
+        (store, session, client)
     }
 
     /// The first connection of a store, for what belongs to no session.
-    pub(super) async fn common(&self) -> Guest {
-        // How the server is, by a word of four letters.
+    pub(super) async fn common(&self) -> ClientConnection {
+        // The client first asks `srvr`.
         drop(self.0.accept().await.unwrap());
-        self.guest(TIMEOUT).await
+        self.accept(TIMEOUT).await
     }
 
-    /// What every store asks first.
-    async fn be_met(&self) -> Guest {
+    /// Answers what a store asks when it connects.
+    async fn serve_connect(&self) -> ClientConnection {
         let mut common = self.common().await;
         let root = common.expect("data").await;
         let cells = common.expect("exists").await;
@@ -78,31 +78,31 @@ impl Server {
         common.answer(&root, &data(b"0000000000000001", 1)).await;
         common.answer(&cells, &stat(1, 0)).await;
         common.answer(&own, &names::<&str>(&[])).await;
-        let mut shortest = self.guest(4_000).await;
+        let mut shortest = self.accept(4_000).await;
         let close = shortest.expect("close").await;
         shortest.answer(&close, &[]).await;
         common
     }
 }
 
-/// A connection of a client.
-pub(super) struct Guest(TcpStream);
+/// A client's connection.
+pub(super) struct ClientConnection(TcpStream);
 
-/// What it asks.
-pub(super) struct Ask {
+/// A request of the client.
+pub(super) struct Asked {
     xid: [u8; 4],
     pub(super) what: &'static str,
     pub(super) path: String,
 }
 
-impl Guest {
+impl ClientConnection {
     async fn frame(&mut self) -> Vec<u8> {
         let read = async {
             let mut frame = vec![0; self.0.read_u32().await.unwrap() as usize];
             self.0.read_exact(&mut frame).await.unwrap();
             frame
         };
-        tokio::time::timeout(PATIENCE, read).await.expect("something is asked")
+        tokio::time::timeout(REQUEST_TIMEOUT, read).await.expect("the client sends a request")
     }
 
     pub(super) async fn welcome(&mut self, timeout: i32, session: i64) {
@@ -117,7 +117,7 @@ impl Guest {
         self.0.write_all(&frame.0).await.unwrap();
     }
 
-    pub(super) async fn ask(&mut self) -> Ask {
+    async fn asked(&mut self) -> Asked {
         let frame = self.frame().await;
         let (xid, rest) = frame.split_first_chunk::<4>().unwrap();
         let (op, body) = rest.split_first_chunk::<4>().unwrap();
@@ -127,30 +127,30 @@ impl Guest {
             Some(String::from_utf8_lossy(text).into_owned())
         };
         let path = text(body).unwrap_or_default();
-        Ask { xid: *xid, what: word(i32::from_be_bytes(*op)), path }
+        Asked { xid: *xid, what: name_of(i32::from_be_bytes(*op)), path }
     }
 
-    pub(super) async fn expect(&mut self, what: &str) -> Ask {
-        let ask = self.ask().await;
+    pub(super) async fn expect(&mut self, what: &str) -> Asked {
+        let ask = self.asked().await;
         assert_eq!(ask.what, what, "{}", ask.path);
         ask
     }
 
-    pub(super) async fn answer(&mut self, ask: &Ask, body: &[u8]) {
+    pub(super) async fn answer(&mut self, ask: &Asked, body: &[u8]) {
         self.reply(ask, 0, body).await;
     }
 
-    pub(super) async fn refuse(&mut self, ask: &Ask, code: i32) {
+    pub(super) async fn refuse(&mut self, ask: &Asked, code: i32) {
         self.reply(ask, code, &[]).await;
     }
 
-    async fn reply(&mut self, ask: &Ask, code: i32, body: &[u8]) {
+    async fn reply(&mut self, ask: &Asked, code: i32, body: &[u8]) {
         let (zxid, code) = (1_i64.to_be_bytes(), code.to_be_bytes());
         self.send(&[&ask.xid[..], &zxid, &code, body].concat()).await;
     }
 }
 
-fn word(op: i32) -> &'static str {
+fn name_of(op: i32) -> &'static str {
     match op {
         2 => "delete",
         3 => "exists",
@@ -197,7 +197,7 @@ pub(super) fn names<T: AsRef<str>>(names: &[T]) -> Vec<u8> {
     body.0
 }
 
-/// A check that found what it looked for.
+/// The answer to a `multi` of one check that has found its node.
 pub(super) fn checked() -> Vec<u8> {
     let mut body = Bytes::default();
     body.int(13).flag(false).int(0).int(-1).flag(true).int(-1);

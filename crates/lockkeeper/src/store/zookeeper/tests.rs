@@ -1,12 +1,14 @@
-//! What becomes of answers that are lost, late or old. A real server gives such answers only once in
-//! a long while, so here one is told what to say.
+//! Answers that are lost, late or old. A real server gives such answers only rarely, so a scripted one
+//! gives them here.
 
 use super::{
     Zookeeper,
-    link::{Lasting, Link},
-    lives::{Life, Watcher},
-    plan::Plan,
-    scripted::{Ask, Guest, SESSION, Server, TIMEOUT, checked, created, data, names, stat},
+    client::{OnExpiry, Session},
+    config::Config,
+    scripted::{
+        Asked, ClientConnection, SESSION, Server, TIMEOUT, checked, created, data, names, stat,
+    },
+    shard::{Shard, Watcher},
 };
 use crate::{
     clock::Moment,
@@ -46,55 +48,60 @@ fn path(line: &str, ticket: TicketId, number: u32) -> String {
 }
 
 /// Answers the creation of a ticket and the list behind it.
-async fn let_in(guest: &mut Guest, path: &str, czxid: i64, line: &[String]) {
-    let (create, list) = (guest.expect("create").await, guest.expect("list").await);
-    guest.answer(&create, &created(path, czxid)).await;
-    guest.answer(&list, &names(line)).await;
+async fn answer_enter(client: &mut ClientConnection, path: &str, czxid: i64, line: &[String]) {
+    let (create, list) = (client.expect("create").await, client.expect("list").await);
+    client.answer(&create, &created(path, czxid)).await;
+    client.answer(&list, &names(line)).await;
 }
 
-/// Answers what a waiting ticket looks at: who is before it, itself, and the head of the line.
-async fn let_wait(guest: &mut Guest) {
-    let_look(guest, 3).await;
+/// Answers the reads of a waiting ticket: of the node that blocks it, its own, and the head of the line.
+async fn answer_watches(client: &mut ClientConnection) {
+    answer_reads(client, 3).await;
 }
 
-async fn let_look(guest: &mut Guest, times: usize) {
-    let mut asks: Vec<Ask> = Vec::new();
+async fn answer_reads(client: &mut ClientConnection, times: usize) {
+    let mut asks: Vec<Asked> = Vec::new();
     for _ in 0..times {
-        asks.push(guest.expect("data").await);
+        asks.push(client.expect("data").await);
     }
     for ask in &asks {
-        guest.answer(ask, &data(b"", 1)).await;
+        client.answer(ask, &data(b"", 1)).await;
     }
 }
 
 /// Enters a line, is granted by a list, and leaves; the node has this number.
-async fn come_and_go(store: &Zookeeper, session: SessionId, guest: &mut Guest, number: u32) {
+async fn enter_and_leave(
+    store: &Zookeeper,
+    session: SessionId,
+    client: &mut ClientConnection,
+    number: u32,
+) {
     let ticket = TicketId::random();
     let ask = enter(session, ticket, "a");
     let place = ask.place.clone();
     let (entered, ()) = join!(store.enter(ask), async {
         let line = [node(ticket, number)];
-        let_in(guest, &path("a", ticket, number), 100, &line).await;
+        answer_enter(client, &path("a", ticket, number), 100, &line).await;
     });
     assert!(matches!(entered.unwrap(), Entered::Granted { fence: 100 }));
     let (left, ()) = join!(store.leave(Leave { place, keep: None, stray: false }), async {
-        let delete = guest.expect("delete").await;
-        guest.answer(&delete, &[]).await;
+        let delete = client.expect("delete").await;
+        client.answer(&delete, &[]).await;
     });
     assert_eq!(left.unwrap(), Left::Released);
 }
 
-/// Others can remove a line, make it anew and come to any number, all in one write.
+/// Another client can delete a line, create it again and reach any number, all in one write.
 #[tokio::test]
 async fn a_ticket_with_the_very_next_number_is_not_granted_without_a_list() {
     let server = Server::start().await;
-    let (store, session, mut guest) = server.store().await;
-    come_and_go(&store, session, &mut guest, 7).await;
+    let (store, session, mut client) = server.store().await;
+    enter_and_leave(&store, session, &mut client, 7).await;
     let (ticket, other) = (TicketId::random(), TicketId::random());
     let (entered, ()) = join!(store.enter(enter(session, ticket, "a")), async {
         let line = [node(other, 7), node(ticket, 8)];
-        let_in(&mut guest, &path("a", ticket, 8), 102, &line).await;
-        let_wait(&mut guest).await;
+        answer_enter(&mut client, &path("a", ticket, 8), 102, &line).await;
+        answer_watches(&mut client).await;
     });
     assert!(matches!(entered.unwrap(), Entered::Queued(wait) if wait.ahead == 1));
 }
@@ -117,125 +124,128 @@ async fn a_server_that_cannot_list_a_sessions_nodes_is_refused() {
     assert!(e.contains("ZooKeeper 3.6 or newer"), "{e}");
 }
 
-/// A server that answers once a majority has its first copy of a creation, after the second was sent.
+/// The first copy of the creation reaches a majority only after the second one was sent.
 #[tokio::test]
-async fn a_ticket_that_was_created_twice_holds_by_the_node_that_it_knows() {
+async fn a_ticket_whose_node_was_created_twice_is_the_node_that_was_answered() {
     let server = Server::start().await;
-    let (store, session, mut guest) = server.store().await;
+    let (store, session, mut client) = server.store().await;
     let (ticket, other) = (TicketId::random(), TicketId::random());
     let line = [node(ticket, 1), node(other, 2), node(ticket, 3)];
     let (entered, ()) = join!(store.enter(enter(session, ticket, "a")), async {
-        let_in(&mut guest, &path("a", ticket, 3), 30, &line).await;
-        let_wait(&mut guest).await;
+        answer_enter(&mut client, &path("a", ticket, 3), 30, &line).await;
+        answer_watches(&mut client).await;
     });
     assert!(matches!(entered.unwrap(), Entered::Queued(wait) if wait.ahead == 2));
 }
 
 /// Enters, and loses the connection before the creation is answered.
-async fn lose_creation(store: &Zookeeper, ask: Enter, mut guest: Guest) {
+async fn lose_creation(store: &Zookeeper, ask: Enter, mut client: ClientConnection) {
     let (entered, ()) = join!(store.enter(ask), async {
-        guest.expect("create").await;
-        guest.expect("list").await;
-        drop(guest);
+        client.expect("create").await;
+        client.expect("list").await;
+        drop(client);
     });
     assert_eq!(entered.unwrap_err().outcome, Outcome::Unknown);
 }
 
 #[tokio::test]
-async fn a_creation_that_was_not_answered_is_looked_for_behind_all_writes_under_way() {
+async fn a_creation_that_was_not_answered_is_looked_for_after_a_sync() {
     let server = Server::start().await;
-    let (store, session, guest) = server.store().await;
+    let (store, session, client) = server.store().await;
     let ticket = TicketId::random();
-    lose_creation(&store, enter(session, ticket, "a"), guest).await;
+    lose_creation(&store, enter(session, ticket, "a"), client).await;
     let (entered, ()) = join!(store.enter(enter(session, ticket, "a")), async {
-        let mut guest = server.guest(TIMEOUT).await;
-        let (sync, list) = (guest.expect("sync").await, guest.expect("list").await);
-        guest.answer(&sync, &[]).await;
-        guest.answer(&list, &names(&[node(ticket, 1)])).await;
-        let exists = guest.expect("exists").await;
-        guest.answer(&exists, &stat(10, SESSION)).await;
+        let mut client = server.accept(TIMEOUT).await;
+        let (sync, list) = (client.expect("sync").await, client.expect("list").await);
+        client.answer(&sync, &[]).await;
+        client.answer(&list, &names(&[node(ticket, 1)])).await;
+        let exists = client.expect("exists").await;
+        client.answer(&exists, &stat(10, SESSION)).await;
     });
     assert!(matches!(entered.unwrap(), Entered::Granted { fence: 10 }));
 }
 
-/// A poll lists a line while one of its tickets is being created; the list is looked at only later.
+/// A poll lists the session's nodes while a ticket is being created, and uses the list only afterwards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_older_list_does_not_make_a_ticket_that_came_since_forgotten() {
+async fn a_ticket_is_not_forgotten_because_an_older_list_lacks_it() {
     let server = Server::start().await;
-    let (store, session, mut guest) = server.store().await;
+    let (store, session, mut client) = server.store().await;
     let store = Arc::new(store);
     let (holder, waiter, late) = (TicketId::random(), TicketId::random(), TicketId::random());
     let line = [node(holder, 1), node(waiter, 2)];
     let (waiting, ()) = join!(store.enter(enter(session, waiter, "a")), async {
-        let_in(&mut guest, &path("a", waiter, 2), 20, &line).await;
-        let_wait(&mut guest).await;
+        answer_enter(&mut client, &path("a", waiter, 2), 20, &line).await;
+        answer_watches(&mut client).await;
     });
     assert!(matches!(waiting.unwrap(), Entered::Queued(_)));
     let entering = tokio::spawn({
         let store = Arc::clone(&store);
         async move { store.enter(enter(session, late, "b")).await }
     });
-    let (create, list) = (guest.expect("create").await, guest.expect("list").await);
+    let (create, list) = (client.expect("create").await, client.expect("list").await);
     let polling = tokio::spawn({
         let store = Arc::clone(&store);
         async move { store.poll(session, PollScope::All).await }
     });
-    let own = guest.expect("ephemerals").await;
-    guest.refuse(&create, -101).await;
-    guest.refuse(&list, -101).await;
-    let again =
-        [guest.expect("container").await, guest.expect("create").await, guest.expect("list").await];
-    guest.answer(&own, &names(&[path("a", waiter, 2)])).await;
-    let lists = [guest.expect("list").await, guest.expect("list").await];
-    guest.answer(&again[0], &created("/lockkeeper/lines/b", 1)).await;
-    guest.answer(&again[1], &created(&path("b", late, 0), 30)).await;
-    guest.answer(&again[2], &names(&[node(late, 0)])).await;
+    let own = client.expect("ephemerals").await;
+    client.refuse(&create, -101).await;
+    client.refuse(&list, -101).await;
+    let again = [
+        client.expect("container").await,
+        client.expect("create").await,
+        client.expect("list").await,
+    ];
+    client.answer(&own, &names(&[path("a", waiter, 2)])).await;
+    let lists = [client.expect("list").await, client.expect("list").await];
+    client.answer(&again[0], &created("/lockkeeper/lines/b", 1)).await;
+    client.answer(&again[1], &created(&path("b", late, 0), 30)).await;
+    client.answer(&again[2], &names(&[node(late, 0)])).await;
     assert!(matches!(entering.await.unwrap().unwrap(), Entered::Granted { fence: 30 }));
     for list in &lists {
         let other = [node(TicketId::random(), 1), node(waiter, 2)];
         let line = if list.path.ends_with("/a") { &other[..] } else { &[] };
-        guest.answer(list, &names(line)).await;
+        client.answer(list, &names(line)).await;
     }
-    // It still watches itself.
-    let_look(&mut guest, 2).await;
+    // The waiting ticket looks at the node before it and at the head; it still watches its own node.
+    answer_reads(&mut client, 2).await;
     polling.await.unwrap().unwrap();
     let place = enter(session, late, "b").place;
     let (left, ()) = join!(store.leave(Leave { place, keep: None, stray: false }), async {
-        let delete = guest.expect("delete").await;
-        guest.answer(&delete, &[]).await;
+        let delete = client.expect("delete").await;
+        client.answer(&delete, &[]).await;
     });
     assert_eq!(left.unwrap(), Left::Released);
 }
 
 #[tokio::test]
-async fn a_session_that_is_kept_for_less_than_before_is_over() {
+async fn a_session_ends_when_the_next_server_grants_a_shorter_timeout() {
     let server = Server::start().await;
-    let (store, session, guest) = server.store().await;
-    drop(guest);
+    let (store, session, client) = server.store().await;
+    drop(client);
     let renewals = async {
         // The first one may find the connection just broken.
         let first = store.renew(session).await;
         if first.is_err() { store.renew(session).await } else { first }
     };
-    let (renewed, _guest) = join!(renewals, server.guest(TIMEOUT / 2));
+    let (renewed, _guest) = join!(renewals, server.accept(TIMEOUT / 2));
     assert_eq!(renewed.unwrap(), Renewal::Lost);
 }
 
-/// Only a majority can prolong a session; a server that is too busy has asked nobody.
+/// Only a majority can prolong a session, and a server that throttles has asked no other one.
 #[tokio::test]
-async fn a_renewal_that_was_turned_away_is_none() {
+async fn a_throttled_renewal_does_not_count() {
     let server = Server::start().await;
-    let (store, session, mut guest) = server.store().await;
+    let (store, session, mut client) = server.store().await;
     let (renewed, ()) = join!(store.renew(session), async {
-        let (write, own) = (guest.expect("multi").await, guest.expect("ephemerals").await);
-        guest.refuse(&write, -127).await;
-        guest.answer(&own, &names::<&str>(&[])).await;
+        let (write, own) = (client.expect("multi").await, client.expect("ephemerals").await);
+        client.refuse(&write, -127).await;
+        client.answer(&own, &names::<&str>(&[])).await;
     });
     assert!(renewed.is_err());
     let (renewed, ()) = join!(store.renew(session), async {
-        let (write, own) = (guest.expect("multi").await, guest.expect("ephemerals").await);
-        guest.answer(&write, &checked()).await;
-        guest.answer(&own, &names::<&str>(&[])).await;
+        let (write, own) = (client.expect("multi").await, client.expect("ephemerals").await);
+        client.answer(&write, &checked()).await;
+        client.answer(&own, &names::<&str>(&[])).await;
     });
     assert!(matches!(renewed.unwrap(), Renewal::Renewed { .. }));
 }
@@ -243,25 +253,25 @@ async fn a_renewal_that_was_turned_away_is_none() {
 #[tokio::test]
 async fn a_close_that_was_not_answered_can_be_repeated() {
     let server = Server::start().await;
-    let (store, session, mut guest) = server.store().await;
+    let (store, session, mut client) = server.store().await;
     let (closed, ()) = join!(store.close(session), async {
-        guest.expect("close").await;
-        drop(guest);
+        client.expect("close").await;
+        drop(client);
     });
     assert_eq!(closed.unwrap_err().outcome, Outcome::Unknown);
     let (closed, ()) = join!(store.close(session), async {
-        let mut guest = server.guest(TIMEOUT).await;
-        let close = guest.expect("close").await;
-        guest.answer(&close, &[]).await;
+        let mut client = server.accept(TIMEOUT).await;
+        let close = client.expect("close").await;
+        client.answer(&close, &[]).await;
     });
     closed.unwrap();
 }
 
-/// Its withdrawal was not answered; so it is asked again whether it may stay.
+/// Its withdrawal was not answered, so its capacity is checked again.
 #[tokio::test]
-async fn a_ticket_of_another_capacity_does_not_slip_in_when_it_comes_again() {
+async fn a_ticket_of_another_capacity_is_refused_again_when_it_enters_again() {
     let server = Server::start().await;
-    let (store, session, mut guest) = server.store().await;
+    let (store, session, mut client) = server.store().await;
     let (ticket, other) = (TicketId::random(), TicketId::random());
     let mode = Mode::Permits { weight: 1, of: 4 };
     let ask = Enter { mode, ..enter(session, ticket, "a") };
@@ -271,45 +281,45 @@ async fn a_ticket_of_another_capacity_does_not_slip_in_when_it_comes_again() {
     let line = [permit(other, 1, 3, 1), permit(ticket, 1, 4, 2)];
     let own = format!("/lockkeeper/lines/a/{}", line[1]);
     let (entered, ()) = join!(store.enter(ask.clone()), async {
-        let_in(&mut guest, &own, 20, &line).await;
-        guest.expect("delete").await;
-        drop(guest);
+        answer_enter(&mut client, &own, 20, &line).await;
+        client.expect("delete").await;
+        drop(client);
     });
     assert_eq!(entered.unwrap_err().outcome, Outcome::Unknown);
     let (entered, ()) = join!(store.enter(ask), async {
-        let mut guest = server.guest(TIMEOUT).await;
-        let list = guest.expect("list").await;
-        guest.answer(&list, &names(&line)).await;
-        let delete = guest.expect("delete").await;
+        let mut client = server.accept(TIMEOUT).await;
+        let list = client.expect("list").await;
+        client.answer(&list, &names(&line)).await;
+        let delete = client.expect("delete").await;
         assert_eq!(delete.path, own);
-        guest.answer(&delete, &[]).await;
+        client.answer(&delete, &[]).await;
     });
     assert_eq!(entered.unwrap_err().kind, ErrorKind::Capacity(3));
 }
 
-fn link(server: &Server, patience: Duration) -> Link {
-    let plan = Arc::new(Plan::read(server.url()).unwrap());
-    Link::new(&plan, Lasting::WithItsSession, Duration::from_secs(90), patience, Arc::new(|_| {}))
+fn zk_session(server: &Server) -> Session {
+    let ensemble = Config::read(server.url()).unwrap().ensemble;
+    Session::new(&ensemble, OnExpiry::Stop, Duration::from_secs(90), SHORT, Arc::new(|_| {}))
 }
 
-/// Long enough for a hello to come, short enough to wait for.
+/// Long enough for a handshake to arrive, short enough to wait for.
 const SHORT: Duration = Duration::from_millis(300);
 
 #[tokio::test]
 async fn callers_share_an_attempt_to_connect_that_fails() {
     let server = Server::start().await;
-    let link = Arc::new(link(&server, SHORT));
+    let zk = Arc::new(zk_session(&server));
     let asks: Vec<_> = (0..20)
         .map(|_| {
-            let link = Arc::clone(&link);
-            tokio::spawn(async move { link.connect().await.map(drop) })
+            let zk = Arc::clone(&zk);
+            tokio::spawn(async move { zk.connect().await.map(drop) })
         })
         .collect();
     let silent = tokio::spawn(async move {
-        let mut callers = Vec::new();
+        let mut attempts = Vec::new();
         loop {
-            callers.push(server.caller().await);
-            assert!(callers.len() <= 4, "everybody tries for himself");
+            attempts.push(server.accept_unanswered().await);
+            assert!(attempts.len() <= 4, "each caller makes an attempt of its own");
         }
     });
     for ask in asks {
@@ -319,26 +329,26 @@ async fn callers_share_an_attempt_to_connect_that_fails() {
     silent.abort();
 }
 
-/// A hello would prolong it.
+/// A handshake would prolong it.
 #[tokio::test]
-async fn a_session_that_was_given_up_says_nothing_more() {
+async fn a_session_that_was_dropped_is_not_connected_again() {
     let server = Server::start().await;
-    let link = link(&server, SHORT);
-    let (connected, guest) = join!(link.connect(), server.guest(TIMEOUT));
+    let zk = zk_session(&server);
+    let (connected, client) = join!(zk.connect(), server.accept(TIMEOUT));
     let number = connected.unwrap();
-    drop(guest);
-    link.broken(number).await;
-    let again = link.connect();
+    drop(client);
+    zk.broken(number).await;
+    let again = zk.connect();
     tokio::select! {
-        _ = again => panic!("nobody answers"),
-        caller = server.caller() => {
-            drop(link);
-            // The attempt goes on without anybody who waits for it.
-            drop(caller);
+        _ = again => panic!("the server has not answered"),
+        attempt = server.accept_unanswered() => {
+            drop(zk);
+            // The attempt fails, and goes on in its own task.
+            drop(attempt);
         }
     }
-    let more = tokio::time::timeout(SHORT * 3, server.caller()).await;
-    assert!(more.is_err(), "it says hello again");
+    let more = tokio::time::timeout(SHORT * 3, server.accept_unanswered()).await;
+    assert!(more.is_err(), "it connects again");
 }
 
 #[derive(Default)]
@@ -353,40 +363,40 @@ impl Hints for Heard {
     }
 }
 
-/// A life without a server, and what it hears.
-async fn life() -> (Life, Arc<Heard>) {
+/// A shard without a server, and the hints that it gives.
+async fn shard() -> (Shard, Arc<Heard>) {
     let (session, lock_delay) = (SessionId::random(), Duration::ZERO);
     let ttl = Duration::from_secs(60);
     let open = Open { session, ttl, lock_delay, owner: Owner::default() };
-    let link = link(&Server::start().await, SHORT);
-    let life = Life::new(open, Terms::new(ttl, lock_delay), link, Moment::NEVER);
+    let zk = zk_session(&Server::start().await);
+    let shard = Shard::new(open, Terms::new(ttl, lock_delay), zk, Moment::NEVER);
     let heard = Arc::new(Heard::default());
-    life.state().sink = Some(heard.clone());
-    (life, heard)
+    shard.state().hints = Some(heard.clone());
+    (shard, heard)
 }
 
 #[tokio::test]
-async fn one_who_thinks_of_an_older_connection_keeps_the_watches_of_the_newer() {
-    let ((life, heard), one, two) = (life().await, TicketId::random(), TicketId::random());
-    assert!(life.watch(8, "/one", Watcher::Ticket(one)));
-    assert!(life.watch(7, "/two", Watcher::Ticket(two)));
-    life.hear("/one");
-    life.hear("/two");
+async fn a_watcher_that_names_an_older_connection_keeps_the_watches_of_the_newer() {
+    let ((shard, heard), one, two) = (shard().await, TicketId::random(), TicketId::random());
+    assert!(shard.add_watcher(8, "/one", Watcher::Ticket(one)));
+    assert!(shard.add_watcher(7, "/two", Watcher::Ticket(two)));
+    shard.watch_fired("/one");
+    shard.watch_fired("/two");
     assert_eq!(*heard.0.lock().unwrap(), [one, two]);
 }
 
-/// Of several who keep it out one has gone, and the others may stay for long.
+/// The node that they watched may stay for long after one of several blockers has gone.
 #[tokio::test]
-async fn one_who_waits_no_more_is_told_nothing() {
-    let (life, heard) = life().await;
+async fn a_ticket_that_waits_no_more_gets_no_hints() {
+    let (shard, heard) = shard().await;
     let [granted, gone, waits] = [(); 3].map(|()| TicketId::random());
     for ticket in [granted, gone, waits] {
-        life.begin(&name("a"), "/a", ticket);
-        life.waits_for(ticket, &["/a/1".to_owned()]);
-        assert!(life.watch(1, "/a/1", Watcher::Ticket(ticket)));
+        shard.add(&name("a"), "/a", ticket);
+        shard.set_watched(ticket, &["/a/1".to_owned()]);
+        assert!(shard.add_watcher(1, "/a/1", Watcher::Ticket(ticket)));
     }
-    life.granted(granted);
-    life.forget(gone);
-    life.hear("/a/1");
+    shard.set_granted(granted);
+    shard.forget(gone);
+    shard.watch_fired("/a/1");
     assert_eq!(*heard.0.lock().unwrap(), [waits]);
 }

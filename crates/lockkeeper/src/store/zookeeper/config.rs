@@ -1,21 +1,14 @@
 //! From a URL to servers, credentials and paths.
 
 use super::{
+    client::{Acl, Ensemble},
     names::{Dialect, Paths},
-    wire::Rights,
 };
 use crate::{
     error::{Error, Result},
-    store::{
-        common::tls::{self, Stream, dial},
-        url::StoreUrl,
-    },
+    store::{common::tls, url::StoreUrl},
 };
-use std::{
-    io,
-    sync::{Arc, atomic::AtomicI64},
-    time::Duration,
-};
+use std::sync::Arc;
 use tokio_rustls::TlsConnector;
 
 const OPTIONS: &[&str] =
@@ -23,21 +16,15 @@ const OPTIONS: &[&str] =
 
 const PORT: u16 = 2181;
 
-/// What a URL says, before anything is connected. It has no `Debug`: it may hold a password.
-pub(super) struct Plan {
-    pub(super) hosts: Vec<(String, u16)>,
-    /// `USER:PASSWORD`.
-    pub(super) credentials: Option<String>,
-    /// For the nodes that we make.
-    pub(super) rights: Rights,
+/// What a URL says.
+pub(super) struct Config {
+    pub(super) ensemble: Arc<Ensemble>,
+    /// Of the nodes that we create.
+    pub(super) acl: Acl,
     pub(super) paths: Paths,
-    /// The highest number of a write that any connection has seen. Who is behind it is not talked to, or
-    /// fences could go back.
-    pub(super) last_zxid: Arc<AtomicI64>,
-    tls: Option<TlsConnector>,
 }
 
-impl Plan {
+impl Config {
     /// `zookeeper://[USER:PASSWORD@]HOST[:PORT],…[/CHROOT]`.
     pub(super) fn read(mut url: StoreUrl) -> Result<Self> {
         let authority = url.authority()?;
@@ -58,22 +45,17 @@ impl Plan {
             _ => return Err(Error::Url("a user and a password belong together".into())),
         };
         let tls = tls::config(&mut url, false)?;
-        let tls = tls.map(|config| TlsConnector::from(Arc::new(config)));
         url.finish(OPTIONS)?;
-        let hosts = authority.hosts.into_iter();
+        let servers = authority.hosts.into_iter();
         Ok(Self {
-            hosts: hosts.map(|(host, port)| (host, port.unwrap_or(PORT))).collect(),
-            rights: if credentials.is_some() { Rights::Creator } else { Rights::Everybody },
-            credentials,
+            acl: if credentials.is_some() { Acl::Creator } else { Acl::Open },
+            ensemble: Arc::new(Ensemble {
+                servers: servers.map(|(host, port)| (host, port.unwrap_or(PORT))).collect(),
+                credentials,
+                tls: tls.map(|config| TlsConnector::from(Arc::new(config))),
+                last_zxid: Arc::default(),
+            }),
             paths: Paths::new(&authority.path, &prefix, dialect).map_err(Error::Url)?,
-            last_zxid: Arc::default(),
-            tls,
         })
-    }
-
-    /// A stream to one of the hosts.
-    pub(super) async fn reach(&self, at: usize, within: Duration) -> io::Result<Box<dyn Stream>> {
-        let (host, port) = &self.hosts[at];
-        dial(host, *port, self.tls.as_ref(), within).await
     }
 }

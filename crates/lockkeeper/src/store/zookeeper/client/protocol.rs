@@ -1,8 +1,9 @@
-//! ZooKeeper's protocol, as far as locks need it: requests as bytes, and bytes as answers.
+//! The wire protocol: requests as bytes, and answers read from bytes.
 //!
-//! Numbers are big-endian; texts, buffers and lists have their length in front of them.
+//! Only the operations that the store uses are here. Numbers are big-endian; texts, buffers and lists
+//! are preceded by their length.
 
-/// What a request does; the numbers are the protocol's.
+/// The protocol's numbers of the operations.
 mod op {
     pub(super) const DELETE: i32 = 2;
     pub(super) const EXISTS: i32 = 3;
@@ -20,175 +21,164 @@ mod op {
     pub(super) const END: i32 = -1;
 }
 
-/// The number under which a server sends what nobody asked for: a watch has fired.
+/// A server sends a fired watch under this number, which no request has.
 pub(super) const EVENT_XID: i32 = -1;
-/// The number under which credentials are sent.
+/// Credentials are sent under this number.
 pub(super) const AUTH_XID: i32 = -4;
 
-/// All rights.
-const ALL: i32 = 31;
-/// How long the password of a session is.
-const PASSWORD: usize = 16;
+/// Read, write, create, delete and administer.
+const ALL_RIGHTS: i32 = 31;
+const SESSION_PASSWORD_BYTES: usize = 16;
 
-/// Why a server refuses; the numbers are the protocol's.
+/// The protocol's number for why a server refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Code(pub(super) i32);
+pub(crate) struct Code(pub(crate) i32);
 
 impl Code {
-    pub(super) const UNIMPLEMENTED: Self = Self(-6);
-    pub(super) const NO_NODE: Self = Self(-101);
-    pub(super) const NO_AUTH: Self = Self(-102);
-    pub(super) const BAD_VERSION: Self = Self(-103);
-    pub(super) const NODE_EXISTS: Self = Self(-110);
-    pub(super) const SESSION_EXPIRED: Self = Self(-112);
-    pub(super) const INVALID_ACL: Self = Self(-114);
-    pub(super) const AUTH_FAILED: Self = Self(-115);
-    pub(super) const SESSION_MOVED: Self = Self(-118);
-    pub(super) const NOT_READ_ONLY: Self = Self(-119);
-    pub(super) const SASL_REQUIRED: Self = Self(-124);
-    pub(super) const QUOTA: Self = Self(-125);
-    pub(super) const THROTTLED: Self = Self(-127);
+    pub(crate) const UNIMPLEMENTED: Self = Self(-6);
+    pub(crate) const NO_NODE: Self = Self(-101);
+    pub(crate) const NO_AUTH: Self = Self(-102);
+    pub(crate) const BAD_VERSION: Self = Self(-103);
+    pub(crate) const NODE_EXISTS: Self = Self(-110);
+    pub(crate) const SESSION_EXPIRED: Self = Self(-112);
+    pub(crate) const INVALID_ACL: Self = Self(-114);
+    pub(crate) const AUTH_FAILED: Self = Self(-115);
+    pub(crate) const SESSION_MOVED: Self = Self(-118);
+    pub(crate) const NOT_READ_ONLY: Self = Self(-119);
+    pub(crate) const SASL_REQUIRED: Self = Self(-124);
+    pub(crate) const QUOTA: Self = Self(-125);
+    pub(crate) const THROTTLED: Self = Self(-127);
 }
 
 /// How long a node lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum NodeKind {
     Persistent,
-    /// Until the end of the session; the server appends a number to its name.
-    Ticket,
+    /// Until its session ends; the server appends a number to its name.
+    EphemeralSequential,
     /// Until some time after its last child has gone.
     Container,
 }
 
 /// Who may do what with a new node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rights {
-    Everybody,
-    /// Who has the credentials with which it was made.
+pub(crate) enum Acl {
+    /// Everything, by every client.
+    Open,
+    /// Everything, by clients with the credentials of the connection that created the node.
     Creator,
 }
 
-impl Rights {
+impl Acl {
     fn write(self, to: &mut Bytes) {
         let (scheme, id) = match self {
-            Self::Everybody => ("world", "anyone"),
+            Self::Open => ("world", "anyone"),
             Self::Creator => ("auth", ""),
         };
-        to.int(1).int(ALL).text(scheme).text(id);
+        to.int(1).int(ALL_RIGHTS).text(scheme).text(id);
     }
 }
 
 /// A request without the number that its connection will give it.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(crate) struct Request {
     op: i32,
     body: Vec<u8>,
 }
 
 impl Request {
-    fn new(op: i32, fill: impl FnOnce(&mut Bytes)) -> Self {
+    fn new(op: i32, fill: impl FnOnce(&mut Bytes) -> &mut Bytes) -> Self {
         let mut body = Bytes::default();
         fill(&mut body);
         Self { op, body: body.0 }
     }
 
     /// Answered with path and stat.
-    pub(super) fn create(path: &str, data: &[u8], kind: Kind, rights: Rights) -> Self {
+    pub(crate) fn create(path: &str, data: &[u8], kind: NodeKind, acl: Acl) -> Self {
         let (op, flags) = match kind {
-            Kind::Persistent => (op::CREATE2, 0),
-            Kind::Ticket => (op::CREATE2, 3),
-            Kind::Container => (op::CREATE_CONTAINER, 4),
+            NodeKind::Persistent => (op::CREATE2, 0),
+            NodeKind::EphemeralSequential => (op::CREATE2, 3),
+            NodeKind::Container => (op::CREATE_CONTAINER, 4),
         };
         Self::new(op, |body| {
-            body.text(path).buffer(data);
-            rights.write(body);
-            body.int(flags);
+            acl.write(body.text(path).buffer(data));
+            body.int(flags)
         })
     }
 
     /// Answered with nothing.
-    pub(super) fn delete(path: &str, version: i32) -> Self {
-        Self::new(op::DELETE, |body| {
-            body.text(path).int(version);
-        })
+    pub(crate) fn delete(path: &str) -> Self {
+        Self::delete_version(path, -1)
+    }
+
+    /// The same, if the node still has this version.
+    pub(crate) fn delete_version(path: &str, version: i32) -> Self {
+        Self::new(op::DELETE, |body| body.text(path).int(version))
+    }
+
+    /// Answered with a stat. A watch tells of the next change of the node, also that it is created.
+    pub(crate) fn exists(path: &str) -> Self {
+        Self::read(op::EXISTS, path)
+    }
+
+    /// Answered with data and stat. A watch tells of the next change of the node.
+    pub(crate) fn data(path: &str) -> Self {
+        Self::read(op::GET_DATA, path)
+    }
+
+    /// Answered with names. A watch tells of the next child that is created or deleted.
+    pub(crate) fn children(path: &str) -> Self {
+        Self::read(op::GET_CHILDREN, path)
+    }
+
+    fn read(op: i32, path: &str) -> Self {
+        Self::new(op, |body| body.text(path).flag(false))
+    }
+
+    /// The same read, with a watch or without.
+    pub(crate) fn watching(mut self, watch: bool) -> Self {
+        debug_assert!(matches!(self.op, op::EXISTS | op::GET_DATA | op::GET_CHILDREN));
+        *self.body.last_mut().expect("a read ends with its watch flag") = watch.into();
+        self
     }
 
     /// Answered with a stat.
-    pub(super) fn exists(path: &str) -> Self {
-        Self::new(op::EXISTS, |body| {
-            body.text(path).flag(false);
-        })
-    }
-
-    /// The same, and the next change of the node is told; also that it comes to be, if it is not there.
-    pub(super) fn watch(path: &str) -> Self {
-        Self::new(op::EXISTS, |body| {
-            body.text(path).flag(true);
-        })
-    }
-
-    /// Answered with data and stat. With a watch, the next change of the node is told.
-    pub(super) fn data(path: &str, watch: bool) -> Self {
-        Self::new(op::GET_DATA, |body| {
-            body.text(path).flag(watch);
-        })
-    }
-
-    /// Answered with a stat.
-    pub(super) fn set(path: &str, data: &[u8], version: i32) -> Self {
-        Self::new(op::SET_DATA, |body| {
-            body.text(path).buffer(data).int(version);
-        })
-    }
-
-    /// Answered with names. With a watch, the next child that comes or goes is told.
-    pub(super) fn children(path: &str, watch: bool) -> Self {
-        Self::new(op::GET_CHILDREN, |body| {
-            body.text(path).flag(watch);
-        })
+    pub(crate) fn set(path: &str, data: &[u8], version: i32) -> Self {
+        Self::new(op::SET_DATA, |body| body.text(path).buffer(data).int(version))
     }
 
     /// What is read after this on the same connection is not older than this.
-    pub(super) fn sync(path: &str) -> Self {
-        Self::new(op::SYNC, |body| {
-            body.text(path);
-        })
+    pub(crate) fn sync(path: &str) -> Self {
+        Self::new(op::SYNC, |body| body.text(path))
     }
 
-    /// Only as a part of [`all_or_nothing`](Self::all_or_nothing): the node must be there.
-    pub(super) fn check(path: &str) -> Self {
-        Self::new(op::CHECK, |body| {
-            body.text(path).int(-1);
-        })
+    /// Only as a part of [`multi`](Self::multi): the node must be there.
+    pub(crate) fn check(path: &str) -> Self {
+        Self::new(op::CHECK, |body| body.text(path).int(-1))
     }
 
-    /// Several writes as one. Also if nothing changes it has to be agreed upon by the servers, and so
-    /// proves that whoever answers it belongs to a majority.
-    pub(super) fn all_or_nothing(parts: &[Self]) -> Self {
+    /// Several writes, all or none of which are carried out. Even if nothing changes, a majority of the
+    /// servers has to agree, so the answer proves that the answering server belongs to a majority.
+    pub(crate) fn multi(parts: &[Self]) -> Self {
         Self::new(op::MULTI, |body| {
             for part in parts {
-                body.int(part.op).flag(false).int(-1);
-                body.0.extend_from_slice(&part.body);
+                body.int(part.op).flag(false).int(-1).0.extend_from_slice(&part.body);
             }
-            body.int(op::END).flag(true).int(-1);
+            body.int(op::END).flag(true).int(-1)
         })
     }
 
     /// Answered with the paths of this session's own nodes below the prefix.
-    pub(super) fn ephemerals(prefix: &str) -> Self {
-        Self::new(op::GET_EPHEMERALS, |body| {
-            body.text(prefix);
-        })
+    pub(crate) fn ephemerals(prefix: &str) -> Self {
+        Self::new(op::GET_EPHEMERALS, |body| body.text(prefix))
     }
 
     pub(super) fn close_session() -> Self {
-        Self::new(op::CLOSE_SESSION, |_| {})
+        Self::new(op::CLOSE_SESSION, |body| body)
     }
 
     pub(super) fn auth(scheme: &str, credentials: &[u8]) -> Self {
-        Self::new(op::AUTH, |body| {
-            body.int(0).text(scheme).buffer(credentials);
-        })
+        Self::new(op::AUTH, |body| body.int(0).text(scheme).buffer(credentials))
     }
 
     /// The request as it goes over the wire, under this number.
@@ -198,7 +188,7 @@ impl Request {
         frame
     }
 
-    /// The same, behind what is there already.
+    /// Appends the frame.
     pub(super) fn write(&self, xid: i32, to: &mut Vec<u8>) {
         let length = u32::try_from(8 + self.body.len()).expect("requests are bounded");
         to.extend_from_slice(&length.to_be_bytes());
@@ -208,7 +198,7 @@ impl Request {
     }
 }
 
-/// A ZooKeeper session, as its owner must show it to another server.
+/// A ZooKeeper session as its owner must show it to the next server.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Identity {
     pub(super) id: i64,
@@ -218,25 +208,27 @@ pub(super) struct Identity {
 impl Identity {
     /// Asks for a new session.
     pub(super) fn none() -> Self {
-        Self { id: 0, password: vec![0; PASSWORD] }
+        Self { id: 0, password: vec![0; SESSION_PASSWORD_BYTES] }
     }
 }
 
-/// The first words on a connection.
-pub(super) fn hello(identity: &Identity, timeout_ms: i32, last_zxid: i64) -> Vec<u8> {
-    frame(|to| {
-        to.int(0).long(last_zxid).int(timeout_ms).long(identity.id);
-        to.buffer(&identity.password).flag(false);
-    })
+/// The client's first frame on a connection.
+pub(super) fn connect_request(identity: &Identity, timeout_ms: i32, last_zxid: i64) -> Vec<u8> {
+    let mut body = Bytes::default();
+    body.int(0).long(last_zxid).int(timeout_ms).long(identity.id);
+    body.buffer(&identity.password).flag(false);
+    let mut frame = Bytes::default();
+    frame.buffer(&body.0);
+    frame.0
 }
 
-/// What a server answers to them. A session that is over is answered with the number 0.
-pub(super) struct Welcome {
+/// The server's answer to it. A session that has ended is answered with the id 0.
+pub(super) struct ConnectResponse {
     pub(super) identity: Identity,
     pub(super) timeout_ms: i32,
 }
 
-impl Welcome {
+impl ConnectResponse {
     pub(super) fn read(from: &[u8]) -> Option<Self> {
         let mut from = Parts(from);
         let _version = from.int()?;
@@ -246,40 +238,33 @@ impl Welcome {
     }
 }
 
-fn frame(fill: impl FnOnce(&mut Bytes)) -> Vec<u8> {
-    let mut to = Bytes(vec![0; 4]);
-    fill(&mut to);
-    let length = u32::try_from(to.0.len() - 4).expect("requests are bounded");
-    to.0[..4].copy_from_slice(&length.to_be_bytes());
-    to.0
-}
-
+/// A body that is being written.
 #[derive(Default)]
-pub(super) struct Bytes(pub(super) Vec<u8>);
+pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
 impl Bytes {
-    pub(super) fn int(&mut self, n: i32) -> &mut Self {
+    pub(crate) fn int(&mut self, n: i32) -> &mut Self {
         self.0.extend_from_slice(&n.to_be_bytes());
         self
     }
 
-    pub(super) fn long(&mut self, n: i64) -> &mut Self {
+    pub(crate) fn long(&mut self, n: i64) -> &mut Self {
         self.0.extend_from_slice(&n.to_be_bytes());
         self
     }
 
-    pub(super) fn flag(&mut self, on: bool) -> &mut Self {
+    pub(crate) fn flag(&mut self, on: bool) -> &mut Self {
         self.0.push(on.into());
         self
     }
 
-    pub(super) fn buffer(&mut self, bytes: &[u8]) -> &mut Self {
+    pub(crate) fn buffer(&mut self, bytes: &[u8]) -> &mut Self {
         self.int(i32::try_from(bytes.len()).expect("buffers are bounded"));
         self.0.extend_from_slice(bytes);
         self
     }
 
-    pub(super) fn text(&mut self, text: &str) -> &mut Self {
+    pub(crate) fn text(&mut self, text: &str) -> &mut Self {
         self.buffer(text.as_bytes())
     }
 }
@@ -292,19 +277,19 @@ pub(super) struct Header {
     pub(super) code: Code,
 }
 
-/// What is known of a node besides its data.
+/// What the server tells of a node besides its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stat {
-    /// The number of the write that made it: it only grows, whatever becomes of its parent.
-    pub(super) czxid: u64,
-    /// When it was made, on the server's wall clock.
-    pub(super) ctime_ms: u64,
-    pub(super) version: i32,
-    /// The session that it ends with, or 0.
-    pub(super) owner: i64,
+pub(crate) struct Stat {
+    /// The number of the write that created the node. Numbers grow over all nodes and for ever.
+    pub(crate) czxid: u64,
+    /// When the node was created, on the server's wall clock.
+    pub(crate) ctime_ms: u64,
+    pub(crate) version: i32,
+    /// The session that the node ends with, or 0.
+    pub(crate) owner: i64,
 }
 
-/// The parts of an answer, taken one after the other. `None` if it is too short.
+/// An answer that is read part by part. `None` if it is too short.
 pub(super) struct Parts<'a>(pub(super) &'a [u8]);
 
 impl<'a> Parts<'a> {
@@ -350,14 +335,15 @@ impl<'a> Parts<'a> {
         Some(Stat { czxid, ctime_ms, version, owner })
     }
 
-    /// The path of a watch that has fired.
+    /// The path of the watch that has fired.
     pub(super) fn event(&mut self) -> Option<String> {
         let (_kind, _state) = (self.int()?, self.int()?);
         self.text()
     }
 
-    /// What became of writes as one: nothing if all were done, or why not. The parts before the one
-    /// that failed are told as fine and those after it as not tried, so the first real reason counts.
+    /// The outcome of a `multi`: nothing if all writes were carried out, or why none was. The server
+    /// answers the parts before the failed one as successful and those after it as not tried, so the
+    /// first other code is the reason.
     pub(super) fn multi(&mut self) -> Option<Result<(), Code>> {
         const NOT_TRIED: i32 = -2;
         let mut refusal = None;
@@ -384,8 +370,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_says_how_long_it_is() {
-        let frame = Request::delete("/a", -1).frame(7);
+    fn a_frame_begins_with_its_length() {
+        let frame = Request::delete("/a").frame(7);
         assert_eq!(frame[..4], (frame.len() as u32 - 4).to_be_bytes());
         let mut parts = Parts(&frame[4..]);
         assert_eq!((parts.int(), parts.int()), (Some(7), Some(op::DELETE)));
@@ -401,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_reason_counts_among_several_writes() {
+    fn a_failed_multi_is_reported_with_the_code_of_the_part_that_failed() {
         let mut reply = Bytes::default();
         for code in [0, -103, -2] {
             reply.int(op::END).flag(false).int(code).int(code);
