@@ -49,7 +49,7 @@ impl Zookeeper {
             }
         }
         let Some(path) = local.path else { return Ok(None) };
-        let node = path.rsplit('/').next().and_then(TicketNode::read);
+        let node = TicketNode::at(&path);
         Ok(node.map(|node| Held { shard, path, fence: local.fence, mode: node.mode }))
     }
 

@@ -110,7 +110,7 @@ fn identity(data: &[u8]) -> Option<StoreId> {
 /// Creates the root nodes with this identity, unless they are there; says which identity they have.
 async fn make_root(common: &Session, config: &Config, new: StoreId) -> StoreResult<StoreId> {
     let mut denied = Ok(());
-    for _ in 0..2 {
+    for _ in 0..3 {
         if let Some(found) = read_root(common, config.paths.root()).await? {
             return Ok(found);
         }
@@ -119,9 +119,6 @@ async fn make_root(common: &Session, config: &Config, new: StoreId) -> StoreResu
                 denied = Err(e);
             }
         }
-    }
-    if let Some(found) = read_root(common, config.paths.root()).await? {
-        return Ok(found);
     }
     denied?;
     Err(unavailable(format!("{} cannot be made", config.paths.root())))

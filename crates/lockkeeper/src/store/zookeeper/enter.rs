@@ -8,7 +8,8 @@ use super::{
     names::Paths,
     poll::TicketRef,
     queue::Queue,
-    shard::{LocalTicket, Watcher},
+    shard::LocalTicket,
+    watch::Watcher,
 };
 use crate::{
     error::{ErrorKind, Outcome, StoreError},
@@ -147,13 +148,14 @@ async fn enter_again(
 async fn busy(ticket: TicketRef<'_>, ask: &Enter) -> StoreResult<Option<Entered>> {
     let TicketRef { shard, line, name, .. } = ticket;
     let connection = shard.zk.connect().await?;
-    let has_listener = shard.state().hints.is_some();
-    let watch = has_listener && shard.add_watcher(connection, line, Watcher::Line(name.clone()));
+    let watches = &shard.watches;
+    let watch =
+        watches.has_listener() && watches.add(connection, line, Watcher::Line(name.clone()));
     let requests = [Request::sync(line), Request::children(line).watching(watch)];
     let [_, list] = shard.zk.ask(requests).await?;
     let queue = Queue::read(list);
     if watch && queue.as_ref().map_or(true, |queue| queue.0.is_empty()) {
-        shard.drop_watch(line);
+        watches.drop_path(line);
     }
     let queue = queue?;
     check_capacity(&queue, ask)?;

@@ -32,8 +32,7 @@ impl Zookeeper {
         let queue = Queue::read(list)?;
         let held = queue.position(claim.ticket).filter(|at| *at < queue.admitted());
         let Some(at) = held.filter(|at| queue.0[*at].mode == claim.mode) else { return Ok(false) };
-        let path = format!("{line}/{}", queue.0[at].node);
-        let mut answers = self.read_all(&[Request::exists(&path)]).await?;
+        let mut answers = self.read_all(&[Request::exists(&queue.path(&line, at))]).await?;
         let stat = if_there(answers.pop().unwrap_or(Err(Error::Broken)), Reply::stat)?;
         Ok(stat.is_some_and(|stat| stat.czxid == claim.fence))
     }

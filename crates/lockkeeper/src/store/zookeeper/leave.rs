@@ -45,8 +45,7 @@ impl Zookeeper {
         let line = self.line(name)?;
         let queue = self.read_line(&line).await?;
         let Some(at) = queue.position(ticket) else { return Ok(false) };
-        let path = format!("{line}/{}", queue.0[at].node);
-        self.common.delete(&path).await.map_err(outside_session)
+        self.common.delete(&queue.path(&line, at)).await.map_err(outside_session)
     }
 }
 

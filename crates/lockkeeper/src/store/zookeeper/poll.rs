@@ -5,7 +5,6 @@ use super::{
     client::{Request, Stat},
     error::unavailable,
     queue::{Queue, TicketNode},
-    session::LocalSession,
     shard::{LocalTicket, Shard},
     watch::Looked,
 };
@@ -16,12 +15,9 @@ use crate::{
     },
     store::{PollScope, StoreResult, TicketDigest, TicketStatus, common::join},
 };
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashSet, sync::Arc};
 
-/// How many requests of a poll are sent at once.
+/// How many tickets are polled at once.
 const BATCH: usize = 500;
 
 type Statuses = Vec<(Name, TicketId, TicketStatus)>;
@@ -32,36 +28,28 @@ impl Zookeeper {
         session: SessionId,
         which: PollScope,
     ) -> StoreResult<Statuses> {
+        // A session that is over has no tickets.
         let session = self.sessions.living(session, self.now());
-        match (session, which) {
-            (Ok(session), PollScope::All) => {
-                let shards = session.shards();
-                let polls = join::all(shards.iter().map(|shard| self.poll_shard(shard))).await;
-                Ok(polls.into_iter().collect::<StoreResult<Vec<_>>>()?.concat())
+        let shards = session.map(|session| session.shards()).unwrap_or_default();
+        let (mut statuses, mut shares) = (Vec::new(), vec![Vec::new(); shards.len()]);
+        let polls = match which {
+            PollScope::All => join::all(shards.iter().map(|shard| self.poll_shard(shard))).await,
+            PollScope::These(tickets) => {
+                for (name, ticket) in tickets {
+                    match shards.iter().position(|shard| shard.has(ticket)) {
+                        Some(at) => shares[at].push((name, ticket)),
+                        None => statuses.push((name, ticket, TicketStatus::Gone)),
+                    }
+                }
+                let shares = shards.iter().zip(shares);
+                let polls = shares.map(|(shard, share)| self.statuses(shard, share));
+                join::all(polls.collect::<Vec<_>>()).await
             }
-            (Ok(session), PollScope::These(tickets)) => self.poll_these(&session, tickets).await,
-            (Err(_), PollScope::All) => Ok(Vec::new()),
-            (Err(_), PollScope::These(tickets)) => {
-                let gone = |(name, ticket)| (name, ticket, TicketStatus::Gone);
-                Ok(tickets.into_iter().map(gone).collect())
-            }
+        };
+        for poll in polls {
+            statuses.extend(poll?);
         }
-    }
-
-    async fn poll_these(
-        &self,
-        session: &LocalSession,
-        tickets: Vec<(Name, TicketId)>,
-    ) -> StoreResult<Statuses> {
-        let shards = session.shards();
-        let mut shares: Vec<Vec<_>> = shards.iter().map(|_| Vec::new()).collect();
-        for (name, ticket) in tickets {
-            let at = shards.iter().position(|shard| shard.has(ticket));
-            shares[at.unwrap_or(0)].push((name, ticket));
-        }
-        let polls = shards.iter().zip(shares).map(|(shard, share)| self.statuses(shard, share));
-        let polls = join::all(polls.collect::<Vec<_>>()).await;
-        Ok(polls.into_iter().collect::<StoreResult<Vec<_>>>()?.concat())
+        Ok(statuses)
     }
 
     /// All tickets of a shard: one list of its nodes for those that hold, and a list of its line for each
@@ -84,47 +72,37 @@ impl Zookeeper {
         Ok(statuses)
     }
 
-    /// The status of some tickets of one shard; each line is listed once.
     async fn statuses(
         &self,
         shard: &Arc<Shard>,
         tickets: Vec<(Name, TicketId)>,
     ) -> StoreResult<Statuses> {
-        // Noted before the lines are listed: an older list cannot say that a newer node is gone.
-        let node_known = |(name, ticket): &(Name, TicketId)| {
-            shard.ticket(name, *ticket).map(|local| local.path.is_some())
-        };
-        let known: Vec<Option<bool>> = tickets.iter().map(node_known).collect();
-        let to_list = tickets.iter().zip(&known).filter(|(_, known)| known.is_some());
-        let lines = self.list_lines(shard, to_list.map(|((name, _), _)| name).collect()).await?;
-        let tickets: Vec<_> = tickets.iter().zip(known).collect();
         let mut statuses = Vec::new();
         for some in tickets.chunks(BATCH) {
-            let looks = some.iter().map(|((name, id), node_known)| {
-                let listed = lines.get(name).zip(*node_known);
-                status_in(shard, name, *id, listed)
-            });
-            statuses.extend(join::all(looks.collect::<Vec<_>>()).await);
-        }
-        statuses.into_iter().collect()
-    }
-
-    async fn list_lines<'a>(
-        &self,
-        shard: &Shard,
-        names: HashSet<&'a Name>,
-    ) -> StoreResult<HashMap<&'a Name, (String, Queue)>> {
-        let names: Vec<&Name> = names.into_iter().collect();
-        let mut lines = HashMap::new();
-        for some in names.chunks(BATCH) {
-            let paths = some.iter().map(|name| self.line(name)).collect::<StoreResult<Vec<_>>>()?;
-            let lists: Vec<Request> = paths.iter().map(|line| Request::children(line)).collect();
-            let answers = shard.zk.ask_all(&lists).await?;
-            for ((name, line), list) in some.iter().zip(paths).zip(answers) {
-                lines.insert(*name, (line, Queue::read(list)?));
+            let polls = some.iter().map(|(name, id)| self.poll_ticket(shard, name, *id));
+            for status in join::all(polls.collect::<Vec<_>>()).await {
+                statuses.push(status?);
             }
         }
-        Ok(lines)
+        Ok(statuses)
+    }
+
+    async fn poll_ticket(
+        &self,
+        shard: &Arc<Shard>,
+        name: &Name,
+        id: TicketId,
+    ) -> StoreResult<(Name, TicketId, TicketStatus)> {
+        let line = self.line(name)?;
+        let ticket = TicketRef { shard, name, line: &line, id };
+        let status = match ticket.local() {
+            None => TicketStatus::Gone,
+            Some(local) => {
+                let list = shard.zk.ask_one(Request::children(&line)).await;
+                ticket.status(Queue::read(list)?, local.path.is_some()).await?
+            }
+        };
+        Ok((name.clone(), id, status))
     }
 
     /// Compares the tickets that were known before the question with all nodes of the shard. A ticket whose
@@ -136,8 +114,8 @@ impl Zookeeper {
         known: &[(TicketId, String)],
         there: &[String],
     ) -> TicketDigest {
-        let node = |path: &str| path.rsplit('/').next().and_then(TicketNode::read);
-        let tickets = there.iter().filter_map(|path| node(path)).map(|node| node.id).collect();
+        let tickets = there.iter().filter_map(|path| TicketNode::at(path)).map(|node| node.id);
+        let tickets = tickets.collect();
         let there: HashSet<&str> = there.iter().map(String::as_str).collect();
         let strays: Vec<Request> = {
             let mut state = shard.state();
@@ -145,16 +123,17 @@ impl Zookeeper {
                 let is_same =
                     |local: &&LocalTicket| local.path.as_ref() == Some(path) && !local.leaving;
                 if state.tickets.get(ticket).filter(is_same).is_some() {
-                    state.forget(*ticket);
+                    shard.forget_in(&mut state, *ticket);
                     state.version += 1;
                 }
             }
-            let is_stray = |path: &&&str| match node(path).map(|node| state.tickets.get(&node.id)) {
-                None => false,
-                Some(None) => true,
-                // If the creation was not answered yet, this may be its node.
-                Some(Some(local)) => local.path.as_ref().is_some_and(|own| own != **path),
-            };
+            let is_stray =
+                |path: &&&str| match TicketNode::at(path).map(|node| state.tickets.get(&node.id)) {
+                    None => false,
+                    Some(None) => true,
+                    // If the creation was not answered yet, this may be its node.
+                    Some(Some(local)) => local.path.as_ref().is_some_and(|own| own != **path),
+                };
             there.iter().filter(is_stray).map(|path| Request::delete(path)).collect()
         };
         if strays.is_empty() {
@@ -167,23 +146,6 @@ impl Zookeeper {
         }
         tickets
     }
-}
-
-/// The status of a ticket in a line that was listed; `listed` also says whether the ticket's node was known
-/// before.
-async fn status_in(
-    shard: &Arc<Shard>,
-    name: &Name,
-    id: TicketId,
-    listed: Option<(&(String, Queue), bool)>,
-) -> StoreResult<(Name, TicketId, TicketStatus)> {
-    let status = match listed {
-        Some(((line, queue), node_known)) => {
-            TicketRef { shard, name, line, id }.status(queue.clone(), node_known).await?
-        }
-        None => TicketStatus::Gone,
-    };
-    Ok((name.clone(), id, status))
 }
 
 /// A ticket of ours in its line.
@@ -212,7 +174,7 @@ impl TicketRef<'_> {
 
     /// The path of a node in the line.
     pub(super) fn node(self, queue: &Queue, at: usize) -> String {
-        format!("{}/{}", self.line, queue.0[at].node)
+        queue.path(self.line, at)
     }
 
     /// The line as this ticket needs it. A creation that was not answered may still be on its way through

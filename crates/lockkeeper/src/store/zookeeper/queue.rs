@@ -29,6 +29,11 @@ const MARKS: &[(&str, Mode)] = &[
 ];
 
 impl TicketNode {
+    /// The ticket whose node has this path.
+    pub(super) fn at(path: &str) -> Option<Self> {
+        path.rsplit('/').next().and_then(Self::read)
+    }
+
     /// `None` if the node is no ticket.
     pub(super) fn read(node: &str) -> Option<Self> {
         let marked = |(mark, mode): &(&str, Mode)| {
@@ -123,6 +128,11 @@ impl Queue {
     pub(super) fn fits(&self, mode: Mode) -> bool {
         let mut room = Room::of(if self.0.is_empty() { mode.capacity() } else { self.capacity() });
         self.0.iter().all(|ticket| room.admit(ticket.mode.weight())) && room.admit(mode.weight())
+    }
+
+    /// The path of a ticket's node in this line.
+    pub(super) fn path(&self, line: &str, at: usize) -> String {
+        format!("{line}/{}", self.0[at].node)
     }
 
     pub(super) fn position(&self, id: TicketId) -> Option<usize> {

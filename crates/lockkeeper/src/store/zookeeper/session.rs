@@ -4,10 +4,11 @@
 //! many tickets. The shards are renewed together, and one that is lost ends the session.
 
 use super::{
-    ANSWER_TIMEOUT_MAX, ANSWER_TIMEOUT_MIN, Zookeeper,
+    ANSWER_TIMEOUT_MAX, ANSWER_TIMEOUT_MIN, KIND, Zookeeper,
     client::{OnExpiry, PushHandler, Request, Session},
     error::{outside_session, unavailable},
     shard::{Shard, closing_bytes},
+    watch::{HintSink, WatchTable},
 };
 use crate::{
     clock::Moment,
@@ -18,7 +19,7 @@ use crate::{
 };
 use std::{
     collections::HashMap,
-    sync::{Arc, MutexGuard, OnceLock, Weak},
+    sync::{Arc, MutexGuard},
 };
 use tokio::sync::Notify;
 
@@ -28,32 +29,28 @@ const CLOSING_BYTES_MAX: usize = 384 << 10;
 
 impl Zookeeper {
     pub(super) async fn open_session(&self, ask: Open) -> StoreResult<Terms> {
-        match self.sessions.opened(ask.session, self.now())? {
-            Some(terms) => Ok(terms),
-            None => Ok(self.sessions.add(self.open_shard(ask).await?, self.now())),
+        if let Some(terms) = self.sessions.opened(ask.session, self.now())? {
+            return Ok(terms);
         }
+        let hints = HintSink::default();
+        let first = self.open_shard(ask, &hints).await?;
+        Ok(self.sessions.add(first, hints, self.now()))
     }
 
-    async fn open_shard(&self, ask: Open) -> StoreResult<Arc<Shard>> {
+    async fn open_shard(&self, ask: Open, hints: &HintSink) -> StoreResult<Arc<Shard>> {
         let began = self.now();
         let timeout = self.servers.timeout(ask.ttl, ask.lock_delay);
         let answer_timeout = (ask.ttl / 3).clamp(ANSWER_TIMEOUT_MIN, ANSWER_TIMEOUT_MAX);
-        let target = Arc::new(OnceLock::<Weak<Shard>>::new());
+        let watches = Arc::new(WatchTable::new(Arc::clone(hints)));
         let on_watch: PushHandler = {
-            let target = Arc::clone(&target);
-            Arc::new(move |path| {
-                if let Some(shard) = target.get().and_then(Weak::upgrade) {
-                    shard.watch_fired(path);
-                }
-            })
+            let watches = Arc::clone(&watches);
+            Arc::new(move |path| watches.fired(path))
         };
         let ensemble = &self.config.ensemble;
         let zk = Session::new(ensemble, OnExpiry::Stop, timeout, answer_timeout, on_watch);
         self.expect_same_data(&zk).await.map_err(outside_session)?;
         let terms = self.servers.terms(ask.ttl, ask.lock_delay, zk.granted())?;
-        let shard = Arc::new(Shard::new(ask, terms, zk, began + terms.ttl));
-        let _ = target.set(Arc::downgrade(&shard));
-        Ok(shard)
+        Ok(Arc::new(Shard::new(ask, terms, zk, watches, began + terms.ttl)))
     }
 
     /// One more shard for a session whose shards have no room for a ticket in this line.
@@ -67,7 +64,7 @@ impl Zookeeper {
             return Ok(shard);
         }
         let began = self.now();
-        let shard = self.open_shard(session.ask.clone()).await?;
+        let shard = self.open_shard(session.ask.clone(), &session.hints).await?;
         if shard.terms != session.terms {
             // The new ZooKeeper session is dropped, and expires.
             return Err(unavailable("a server grants other times than another one"));
@@ -131,7 +128,7 @@ impl Zookeeper {
         let tickets = self.reconcile(shard, &known, &own.and_then(|own| own.names())?).await;
         let mut state = shard.state();
         if self.now() >= state.expires {
-            return Err(StoreError::session_over(super::KIND));
+            return Err(StoreError::session_over(KIND));
         }
         state.expires = state.expires.max(began + shard.terms.ttl);
         Ok((state.version, tickets))
@@ -169,29 +166,27 @@ impl SessionTable {
     pub(super) fn living(&self, session: SessionId, now: Moment) -> StoreResult<Arc<LocalSession>> {
         let session = self.sessions().open.get(&session).cloned();
         let living = session.filter(|session| session.expires() > now);
-        living.ok_or_else(|| StoreError::session_over(super::KIND))
+        living.ok_or_else(|| StoreError::session_over(KIND))
     }
 
     /// The terms of a session that was opened before; an error if it is over.
     fn opened(&self, session: SessionId, now: Moment) -> StoreResult<Option<Terms>> {
-        let is_known = {
-            let mut sessions = self.sessions();
-            sessions.ended.retain(|_, until| *until > now);
-            sessions.ended.contains_key(&session) || sessions.open.contains_key(&session)
-        };
-        if !is_known {
-            return Ok(None);
+        let mut sessions = self.sessions();
+        sessions.ended.retain(|_, until| *until > now);
+        match sessions.open.get(&session) {
+            Some(open) if open.expires() > now => Ok(Some(open.terms)),
+            None if !sessions.ended.contains_key(&session) => Ok(None),
+            _ => Err(StoreError::session_over(KIND)),
         }
-        Ok(Some(self.living(session, now)?.terms))
     }
 
     /// Adds a session, unless another copy of the request was quicker.
-    fn add(&self, first: Arc<Shard>, now: Moment) -> Terms {
+    fn add(&self, first: Arc<Shard>, hints: HintSink, now: Moment) -> Terms {
         let mut sessions = self.sessions();
         // The core has forgotten these long ago.
         sessions.open.retain(|_, session| session.expires() + STRAY_MAX > now);
         let session = sessions.open.entry(first.ask.session);
-        session.or_insert_with(|| Arc::new(LocalSession::new(first))).terms
+        session.or_insert_with(|| Arc::new(LocalSession::new(first, hints))).terms
     }
 
     /// Ends a session for ever, as far as this handle is concerned.
@@ -214,6 +209,8 @@ impl SessionTable {
 pub(super) struct LocalSession {
     ask: Open,
     terms: Terms,
+    /// Of all shards.
+    pub(super) hints: HintSink,
     state: Mutex<State>,
     /// One task at a time adds a shard.
     growing: tokio::sync::Mutex<()>,
@@ -231,11 +228,11 @@ struct State {
 }
 
 impl LocalSession {
-    fn new(first: Arc<Shard>) -> Self {
+    fn new(first: Arc<Shard>, hints: HintSink) -> Self {
         let (ask, terms) = (first.ask.clone(), first.terms);
         let state = State { shards: vec![first], renewal_began: None, closed: HashMap::new() };
         let (growing, grown) = (tokio::sync::Mutex::default(), Notify::new());
-        Self { ask, terms, state: Mutex::new(state), growing, grown }
+        Self { ask, terms, hints, state: Mutex::new(state), growing, grown }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -280,8 +277,6 @@ impl LocalSession {
     /// include the shard: the core will believe in that renewal for longer than the shard lives.
     fn add(&self, shard: &Arc<Shard>, began: Moment) -> bool {
         let mut state = self.state();
-        let hints = state.shards[0].state().hints.clone();
-        shard.state().hints = hints;
         state.shards.push(Arc::clone(shard));
         self.grown.notify_one();
         state.renewal_began.is_some_and(|renewal| renewal >= began)

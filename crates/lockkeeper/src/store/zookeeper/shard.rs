@@ -1,14 +1,14 @@
 //! One ZooKeeper session of a session of ours, and the tickets in it.
 
-use super::client::Session;
+use super::{client::Session, watch::WatchTable};
 use crate::{
     clock::Moment,
     model::{name::Name, ticket::TicketId},
-    store::{Hints, Holder, Open, Terms},
+    store::{Holder, Open, Terms},
     sync::Mutex,
 };
 use std::{
-    collections::{HashMap, HashSet, hash_map::Entry},
+    collections::HashMap,
     sync::{Arc, MutexGuard},
 };
 
@@ -26,6 +26,7 @@ pub(super) struct Shard {
     pub(super) ask: Open,
     pub(super) terms: Terms,
     pub(super) zk: Session,
+    pub(super) watches: Arc<WatchTable>,
     state: Mutex<State>,
 }
 
@@ -37,33 +38,6 @@ pub(super) struct State {
     pub(super) tickets: HashMap<TicketId, LocalTicket>,
     /// The sum over these tickets.
     pub(super) closing_bytes: usize,
-    /// Where the core wants its hints.
-    pub(super) hints: Option<Arc<dyn Hints>>,
-    /// The watchers of each watched path.
-    watches: HashMap<String, HashSet<Watcher>>,
-    /// The number of the connection on which the server has these watches.
-    watched_on: u64,
-}
-
-impl State {
-    pub(super) fn forget(&mut self, ticket: TicketId) {
-        let Some(local) = self.tickets.remove(&ticket) else { return };
-        self.closing_bytes -= local.closing_bytes;
-        self.unwatch(ticket, local.watched, &[]);
-    }
-
-    /// Takes a ticket off the watchers of these paths, but for some. The nodes may stay for long, and when
-    /// they go the ticket must not be rechecked in vain.
-    fn unwatch(&mut self, ticket: TicketId, before: Vec<String>, but: &[String]) {
-        for path in before.into_iter().filter(|path| !but.contains(path)) {
-            if let Entry::Occupied(mut watchers) = self.watches.entry(path) {
-                watchers.get_mut().remove(&Watcher::Ticket(ticket));
-                if watchers.get().is_empty() {
-                    watchers.remove();
-                }
-            }
-        }
-    }
 }
 
 /// What this handle knows of a ticket that is in a line, or may be.
@@ -86,26 +60,16 @@ pub(super) struct LocalTicket {
     watched: Vec<String>,
 }
 
-/// To what a fired watch leads.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Watcher {
-    Ticket(TicketId),
-    /// All contenders for a name.
-    Line(Name),
-}
-
 impl Shard {
-    pub(super) fn new(ask: Open, terms: Terms, zk: Session, expires: Moment) -> Self {
-        let state = State {
-            expires,
-            version: 0,
-            tickets: HashMap::new(),
-            closing_bytes: 0,
-            hints: None,
-            watches: HashMap::new(),
-            watched_on: 0,
-        };
-        Self { ask, terms, zk, state: Mutex::new(state) }
+    pub(super) fn new(
+        ask: Open,
+        terms: Terms,
+        zk: Session,
+        watches: Arc<WatchTable>,
+        expires: Moment,
+    ) -> Self {
+        let state = State { expires, version: 0, tickets: HashMap::new(), closing_bytes: 0 };
+        Self { ask, terms, zk, watches, state: Mutex::new(state) }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -142,7 +106,7 @@ impl Shard {
             watched: Vec::new(),
         };
         let mut state = self.state();
-        state.forget(ticket);
+        self.forget_in(&mut state, ticket);
         state.closing_bytes += local.closing_bytes;
         state.tickets.insert(ticket, local);
     }
@@ -167,7 +131,7 @@ impl Shard {
         let mut state = self.state();
         let Some(local) = state.tickets.get_mut(&ticket) else { return };
         let before = std::mem::replace(&mut local.watched, watched.to_vec());
-        state.unwatch(ticket, before, watched);
+        self.watches.remove(ticket, before, watched);
     }
 
     pub(super) fn set_granted(&self, ticket: TicketId) {
@@ -176,38 +140,13 @@ impl Shard {
     }
 
     pub(super) fn forget(&self, ticket: TicketId) {
-        self.state().forget(ticket);
+        self.forget_in(&mut self.state(), ticket);
     }
 
-    /// Adds a watcher of a path on this connection. Says whether it is new: then the server has to be asked
-    /// for a watch.
-    pub(super) fn add_watcher(&self, connection: u64, path: &str, watcher: Watcher) -> bool {
-        let mut state = self.state();
-        // A caller that is late may still name an older connection.
-        if state.watched_on < connection {
-            state.watches.clear();
-            state.watched_on = connection;
-        }
-        state.watches.entry(path.to_owned()).or_default().insert(watcher)
-    }
-
-    /// The server has no watch on this path.
-    pub(super) fn drop_watch(&self, path: &str) {
-        self.state().watches.remove(path);
-    }
-
-    /// Passes a fired watch on to the core.
-    pub(super) fn watch_fired(&self, path: &str) {
-        let (watchers, hints) = {
-            let mut state = self.state();
-            (state.watches.remove(path).unwrap_or_default(), state.hints.clone())
-        };
-        let Some(hints) = hints else { return };
-        for watcher in watchers {
-            match watcher {
-                Watcher::Ticket(ticket) => hints.recheck(Some(ticket)),
-                Watcher::Line(name) => hints.freed(&name),
-            }
+    pub(super) fn forget_in(&self, state: &mut State, ticket: TicketId) {
+        if let Some(local) = state.tickets.remove(&ticket) {
+            state.closing_bytes -= local.closing_bytes;
+            self.watches.remove(ticket, local.watched, &[]);
         }
     }
 }

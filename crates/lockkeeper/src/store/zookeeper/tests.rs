@@ -8,7 +8,8 @@ use super::{
     scripted::{
         Asked, ClientConnection, SESSION, Server, TIMEOUT, checked, created, data, names, stat,
     },
-    shard::{Shard, Watcher},
+    shard::Shard,
+    watch::{HintSink, WatchTable, Watcher},
 };
 use crate::{
     clock::Moment,
@@ -363,40 +364,41 @@ impl Hints for Heard {
     }
 }
 
-/// A shard without a server, and the hints that it gives.
-async fn shard() -> (Shard, Arc<Heard>) {
-    let (session, lock_delay) = (SessionId::random(), Duration::ZERO);
-    let ttl = Duration::from_secs(60);
-    let open = Open { session, ttl, lock_delay, owner: Owner::default() };
-    let zk = zk_session(&Server::start().await);
-    let shard = Shard::new(open, Terms::new(ttl, lock_delay), zk, Moment::NEVER);
+/// A table of watches, and the hints that it gives.
+fn watch_table() -> (WatchTable, Arc<Heard>) {
     let heard = Arc::new(Heard::default());
-    shard.state().hints = Some(heard.clone());
-    (shard, heard)
+    let hints = HintSink::default();
+    *hints.lock() = Some(heard.clone());
+    (WatchTable::new(hints), heard)
 }
 
-#[tokio::test]
-async fn a_watcher_that_names_an_older_connection_keeps_the_watches_of_the_newer() {
-    let ((shard, heard), one, two) = (shard().await, TicketId::random(), TicketId::random());
-    assert!(shard.add_watcher(8, "/one", Watcher::Ticket(one)));
-    assert!(shard.add_watcher(7, "/two", Watcher::Ticket(two)));
-    shard.watch_fired("/one");
-    shard.watch_fired("/two");
+#[test]
+fn a_watcher_that_names_an_older_connection_keeps_the_watches_of_the_newer() {
+    let ((watches, heard), one, two) = (watch_table(), TicketId::random(), TicketId::random());
+    assert!(watches.add(8, "/one", Watcher::Ticket(one)));
+    assert!(watches.add(7, "/two", Watcher::Ticket(two)));
+    watches.fired("/one");
+    watches.fired("/two");
     assert_eq!(*heard.0.lock().unwrap(), [one, two]);
 }
 
 /// The node that they watched may stay for long after one of several blockers has gone.
 #[tokio::test]
 async fn a_ticket_that_waits_no_more_gets_no_hints() {
-    let (shard, heard) = shard().await;
+    let ((watches, heard), ttl) = (watch_table(), Duration::from_secs(60));
+    let (session, lock_delay) = (SessionId::random(), Duration::ZERO);
+    let open = Open { session, ttl, lock_delay, owner: Owner::default() };
+    let zk = zk_session(&Server::start().await);
+    let terms = Terms::new(ttl, lock_delay);
+    let shard = Shard::new(open, terms, zk, Arc::new(watches), Moment::NEVER);
     let [granted, gone, waits] = [(); 3].map(|()| TicketId::random());
     for ticket in [granted, gone, waits] {
         shard.add(&name("a"), "/a", ticket);
         shard.set_watched(ticket, &["/a/1".to_owned()]);
-        assert!(shard.add_watcher(1, "/a/1", Watcher::Ticket(ticket)));
+        assert!(shard.watches.add(1, "/a/1", Watcher::Ticket(ticket)));
     }
     shard.set_granted(granted);
     shard.forget(gone);
-    shard.watch_fired("/a/1");
+    shard.watches.fired("/a/1");
     assert_eq!(*heard.0.lock().unwrap(), [waits]);
 }

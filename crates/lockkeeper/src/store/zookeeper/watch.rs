@@ -10,14 +10,20 @@ use super::{
     poll::TicketRef,
     queue::Queue,
     session::LocalSession,
-    shard::Watcher,
 };
 use crate::{
     error::{ErrorKind, StoreError},
-    model::ticket::SessionId,
+    model::{
+        name::Name,
+        ticket::{SessionId, TicketId},
+    },
     store::{Hints, Holder, StoreResult, TicketStatus, Wait, common::join},
+    sync::Mutex,
 };
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
+    sync::Arc,
+};
 
 /// A ticket that is kept out by more nodes than this watches the whole line instead.
 const WATCHES_MAX: usize = 32;
@@ -55,7 +61,7 @@ impl TicketRef<'_> {
         let (own, head) = (self.node(queue, at), self.node(queue, 0));
         let connection = shard.zk.connect().await?;
         shard.set_watched(self.id, &watched);
-        let is_new = |path: &String| shard.add_watcher(connection, path, Watcher::Ticket(self.id));
+        let is_new = |path: &String| shard.watches.add(connection, path, Watcher::Ticket(self.id));
         let new: Vec<String> = watched.into_iter().chain([own.clone()]).filter(is_new).collect();
         // Every change in the line is a write, and a watch tells of it.
         let recheck = Wait::rest_most(at);
@@ -74,7 +80,7 @@ impl TicketRef<'_> {
         let looks: Vec<_> = looks.collect();
         if looks.iter().any(Result::is_err) {
             // The next caller has to ask for the watches again.
-            new.iter().for_each(|path| shard.drop_watch(path));
+            new.iter().for_each(|path| shard.watches.drop_path(path));
         }
         let mut has_moved = false;
         for (path, look) in new.iter().zip(looks) {
@@ -82,7 +88,7 @@ impl TicketRef<'_> {
                 Some(Some(fresh)) if fresh != *queue => return Ok(Looked::Moved(fresh)),
                 Some(_) => {}
                 None => {
-                    shard.drop_watch(path);
+                    shard.watches.drop_path(path);
                     if *path == own {
                         self.forget();
                         return Ok(Looked::Status(TicketStatus::Gone));
@@ -147,10 +153,10 @@ impl Zookeeper {
 }
 
 async fn listen(session: &LocalSession, to: &Arc<dyn Hints>) -> StoreError {
+    *session.hints.lock() = Some(Arc::clone(to));
     loop {
         let mut broken = Vec::new();
         for shard in session.shards() {
-            shard.state().hints = Some(Arc::clone(to));
             match shard.zk.connect().await {
                 Ok(number) => broken.push(Box::pin(async move { shard.zk.broken(number).await })),
                 Err(e) => return e.into(),
@@ -162,6 +168,82 @@ async fn listen(session: &LocalSession, to: &Arc<dyn Hints>) -> StoreError {
         tokio::select! {
             _ = join::until(broken, any, std::future::pending()) => return Error::Broken.into(),
             () = session.grown.notified() => {}
+        }
+    }
+}
+
+/// Where the core wants the hints of a session.
+pub(super) type HintSink = Arc<Mutex<Option<Arc<dyn Hints>>>>;
+
+/// To what a fired watch leads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Watcher {
+    Ticket(TicketId),
+    /// All contenders for a name.
+    Line(Name),
+}
+
+/// The watches of one shard, and their watchers. The server is asked for a watch only if it has none.
+#[derive(Default)]
+pub(super) struct WatchTable {
+    hints: HintSink,
+    watches: Mutex<Watches>,
+}
+
+#[derive(Default)]
+struct Watches {
+    /// The number of the connection on which the server has them.
+    connection: u64,
+    watchers: HashMap<String, HashSet<Watcher>>,
+}
+
+impl WatchTable {
+    pub(super) fn new(hints: HintSink) -> Self {
+        Self { hints, watches: Mutex::default() }
+    }
+
+    pub(super) fn has_listener(&self) -> bool {
+        self.hints.lock().is_some()
+    }
+
+    /// Adds a watcher of a path. Says whether it is new: then the server has to be asked for a watch.
+    pub(super) fn add(&self, connection: u64, path: &str, watcher: Watcher) -> bool {
+        let mut watches = self.watches.lock();
+        // A caller that is late may still name an older connection.
+        if watches.connection < connection {
+            *watches = Watches { connection, ..Watches::default() };
+        }
+        watches.watchers.entry(path.to_owned()).or_default().insert(watcher)
+    }
+
+    /// The server has no watch on this path.
+    pub(super) fn drop_path(&self, path: &str) {
+        self.watches.lock().watchers.remove(path);
+    }
+
+    /// Takes a ticket off the watchers of these paths, but for some. The nodes may stay for long, and when
+    /// they go the ticket must not be rechecked in vain.
+    pub(super) fn remove(&self, ticket: TicketId, paths: Vec<String>, but: &[String]) {
+        let mut watches = self.watches.lock();
+        for path in paths.into_iter().filter(|path| !but.contains(path)) {
+            if let Entry::Occupied(mut watchers) = watches.watchers.entry(path) {
+                watchers.get_mut().remove(&Watcher::Ticket(ticket));
+                if watchers.get().is_empty() {
+                    watchers.remove();
+                }
+            }
+        }
+    }
+
+    /// Passes a fired watch on to the core.
+    pub(super) fn fired(&self, path: &str) {
+        let watchers = self.watches.lock().watchers.remove(path).unwrap_or_default();
+        let Some(hints) = self.hints.lock().clone() else { return };
+        for watcher in watchers {
+            match watcher {
+                Watcher::Ticket(ticket) => hints.recheck(Some(ticket)),
+                Watcher::Line(name) => hints.freed(&name),
+            }
         }
     }
 }
