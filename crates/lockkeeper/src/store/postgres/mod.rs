@@ -401,7 +401,8 @@ impl Store for Postgres {
         self.0.sweep_now_and_then();
         let history = self.0.history.load(Ordering::Relaxed);
         let version = history.wrapping_add(breaks << 32).wrapping_add(evictions.cast_unsigned());
-        let number = |column| Ok(get::<Option<i64>>(row, column)?.map(i64::cast_unsigned));
+        let number =
+            |column| StoreResult::Ok(get::<Option<i64>>(row, column)?.map(i64::cast_unsigned));
         let tickets = number("o_count")?.zip(number("o_sum")?);
         let tickets = tickets.map(|(count, sum)| TicketDigest { count, sum });
         self.0.tickets.renewed(session, version, tickets);
