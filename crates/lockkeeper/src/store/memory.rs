@@ -6,7 +6,12 @@
 //! | session | a deadline on the suspend-aware clock |
 //! | hint | a call into the waiting session |
 //! | fence | max(last + 1, wall clock in µs), over all names |
-//! | round trips | none |
+//! | round trips | none: every operation is one function under the mutex |
+//!
+//! A line is read and changed in three steps. `front` reads its head: which tickets are dead, which are
+//! admitted, which is the next. `settle` makes the line agree with that: it removes the dead and grants the
+//! admitted. Then the operation itself adds, removes or reports a ticket. Hints are collected on the way and
+//! given when the mutex is free.
 //!
 //! `memory://NAME` shares its lines with every keeper of the same name in the process, and forgets
 //! them with the last of these keepers.
@@ -36,7 +41,7 @@ use std::{
 
 const KIND: &str = "memory";
 
-/// How many dead sessions one renewal clears away.
+/// How many dead sessions one renewal sweeps.
 const SWEEP: usize = 4;
 
 /// Lines in memory.
@@ -72,7 +77,7 @@ impl Memory {
         store
     }
 
-    /// Runs one operation under the lock, then drops the hints it gave rise to.
+    /// Runs one operation under the mutex, then gives the hints that it has collected.
     fn with<T>(&self, operation: impl FnOnce(&mut State, Moment) -> T) -> T {
         let (out, news) = {
             let mut state: MutexGuard<'_, State> = self.state.lock();
@@ -103,14 +108,15 @@ impl fmt::Debug for Memory {
 struct State {
     last_fence: u64,
     wall: u64,
-    sessions: HashMap<SessionId, Life>,
+    sessions: HashMap<SessionId, LocalSession>,
     lines: BTreeMap<Name, Vec<Row>>,
     cells: HashMap<Name, Cell>,
     closed: HashMap<(SessionId, TicketId), Moment>,
     news: Vec<Box<dyn FnOnce() + Send>>,
 }
 
-struct Life {
+/// A session that has not ended.
+struct LocalSession {
     terms: Terms,
     owner: Owner,
     expires: Moment,
@@ -119,7 +125,7 @@ struct Life {
     hints: Option<Arc<dyn Hints>>,
 }
 
-impl Life {
+impl LocalSession {
     fn dead_at(&self) -> Moment {
         self.expires + self.terms.lock_delay
     }
@@ -127,7 +133,7 @@ impl Life {
 
 struct Row {
     id: TicketId,
-    /// `None` for a hold that has outlived its session.
+    /// `None` for a hold that has outlived its ticket ([`Leave::keep`]).
     session: Option<SessionId>,
     mode: Mode,
     fence: Option<u64>,
@@ -139,15 +145,15 @@ struct Row {
     cell_edit: u64,
 }
 
-/// What settling needs of a row.
-struct Spot {
+/// What settling needs of a row, and the row's place.
+struct Placed {
     at: usize,
     weight: u32,
     granted: bool,
     dead_at: Moment,
 }
 
-impl LineRow for Spot {
+impl LineRow for Placed {
     fn weight(&self) -> u32 {
         self.weight
     }
@@ -160,32 +166,32 @@ impl LineRow for Spot {
 }
 
 impl State {
-    /// A ticket that waits ends with its session; one that is granted stays for the lock-delay.
+    /// A waiting ticket ends at its session's TTL, a granted one after the lock-delay.
     fn dead_at(&self, row: &Row) -> Moment {
         let Some(session) = row.session else { return row.hold_until };
         match self.sessions.get(&session) {
             None => Moment::from_nanos(0),
-            Some(life) if row.fence.is_none() => life.expires,
-            Some(life) => life.dead_at(),
+            Some(local) if row.fence.is_none() => local.expires,
+            Some(local) => local.dead_at(),
         }
     }
 
-    fn front(&self, name: &Name, now: Moment) -> Front<Spot> {
+    fn front(&self, name: &Name, now: Moment) -> Front<Placed> {
         let rows = self.lines.get(name).map(Vec::as_slice).unwrap_or_default();
         let capacity = rows.first().map_or(0, |r| r.mode.capacity());
-        let spots = rows.iter().enumerate().map(|(at, row)| {
+        let placed = rows.iter().enumerate().map(|(at, row)| {
             let (weight, granted) = (row.mode.weight(), row.fence.is_some());
-            Ok::<_, Infallible>(Spot { at, weight, granted, dead_at: self.dead_at(row) })
+            Ok::<_, Infallible>(Placed { at, weight, granted, dead_at: self.dead_at(row) })
         });
-        settle(spots, capacity, now).unwrap_or_else(|never| match never {})
+        settle(placed, capacity, now).unwrap_or_else(|never| match never {})
     }
 
-    /// Brings a line up to date: ends sessions whose time has passed, grants what is admitted. A
-    /// session that ends may free other lines, so those come next.
-    fn settle(&mut self, name: &Name, now: Moment) -> Front<Spot> {
-        let mut others = self.bury(name, now);
+    /// Brings a line up to date: ends sessions whose time has passed, and grants the admitted. A session that
+    /// ends may free other lines, so these are settled too.
+    fn settle(&mut self, name: &Name, now: Moment) -> Front<Placed> {
+        let mut others = self.remove_dead(name, now);
         while let Some(other) = others.pop() {
-            others.extend(self.bury(&other, now));
+            others.extend(self.remove_dead(&other, now));
             if other != *name {
                 self.admit(&other, now);
             }
@@ -193,15 +199,15 @@ impl State {
         self.admit(name, now)
     }
 
-    /// Takes the dead out of a line, and all that their sessions had out of its lines, which it names.
-    fn bury(&mut self, name: &Name, now: Moment) -> Vec<Name> {
+    /// Removes the dead tickets of a line, and all other tickets of their sessions. Returns the other lines.
+    fn remove_dead(&mut self, name: &Name, now: Moment) -> Vec<Name> {
         let dead = self.front(name, now).dead;
         let Some(rows) = self.lines.get_mut(name).filter(|_| !dead.is_empty()) else {
             return Vec::new();
         };
-        let dead: Vec<Row> = dead.iter().rev().map(|spot| rows.remove(spot.at)).collect();
+        let dead: Vec<Row> = dead.iter().rev().map(|placed| rows.remove(placed.at)).collect();
         self.freed(name);
-        let over = |life: &Life| life.dead_at() <= now;
+        let over = |session: &LocalSession| session.dead_at() <= now;
         let mut touched = Vec::new();
         for session in dead.iter().filter_map(|row| row.session) {
             if self.sessions.get(&session).is_some_and(over) {
@@ -211,13 +217,13 @@ impl State {
         touched
     }
 
-    /// Grants what is admitted in a line without dead.
-    fn admit(&mut self, name: &Name, now: Moment) -> Front<Spot> {
+    /// Grants the admitted tickets of a line without dead ones.
+    fn admit(&mut self, name: &Name, now: Moment) -> Front<Placed> {
         let mut front = self.front(name, now);
-        for spot in front.admitted.iter_mut().filter(|s| !s.granted) {
+        for placed in front.admitted.iter_mut().filter(|s| !s.granted) {
             let fence = self.next_fence();
-            self.grant(name, spot.at, fence, now);
-            spot.granted = true;
+            self.grant(name, placed.at, fence, now);
+            placed.granted = true;
         }
         if front.next.is_none() && front.admitted.is_empty() {
             self.lines.remove(name);
@@ -225,15 +231,15 @@ impl State {
         front
     }
 
-    /// Ends a session; says which lines it stood in.
+    /// Ends a session. Returns the lines that it had tickets in.
     fn end(&mut self, session: SessionId) -> HashSet<Name> {
-        let Some(life) = self.sessions.remove(&session) else { return HashSet::new() };
-        for (ticket, name) in &life.tickets {
+        let Some(local) = self.sessions.remove(&session) else { return HashSet::new() };
+        for (ticket, name) in &local.tickets {
             if let Some(rows) = self.lines.get_mut(name) {
                 rows.retain(|r| r.id != *ticket);
             }
         }
-        life.tickets.into_values().collect()
+        local.tickets.into_values().collect()
     }
 
     fn next_fence(&mut self) -> u64 {
@@ -256,7 +262,7 @@ impl State {
 
     /// Tells contenders that there is room.
     fn freed(&mut self, name: &Name) {
-        for hints in self.sessions.values().filter_map(|life| life.hints.clone()) {
+        for hints in self.sessions.values().filter_map(|local| local.hints.clone()) {
             let name = name.clone();
             self.news.push(Box::new(move || hints.freed(&name)));
         }
@@ -266,13 +272,13 @@ impl State {
         self.lines.get(name)?.iter().enumerate().find(|(_, r)| r.id == ticket)
     }
 
-    /// What the lines have of a session. The lines themselves are asked, not the session's own list.
+    /// The tickets of a session that are in lines: its own list could have others.
     fn digest(&self, session: SessionId) -> TicketDigest {
-        let listed = self.sessions.get(&session).into_iter().flat_map(|life| &life.tickets);
-        let stands = |(ticket, name): &(&TicketId, &Name)| {
+        let listed = self.sessions.get(&session).into_iter().flat_map(|local| &local.tickets);
+        let is_there = |(ticket, name): &(&TicketId, &Name)| {
             self.row(name, **ticket).is_some_and(|(_, row)| row.session == Some(session))
         };
-        listed.filter(stands).map(|(ticket, _)| *ticket).collect()
+        listed.filter(is_there).map(|(ticket, _)| *ticket).collect()
     }
 
     /// The row of a ticket that its session holds now.
@@ -283,7 +289,7 @@ impl State {
         rows.iter_mut().find(own).filter(|r| r.fence.is_some())
     }
 
-    fn wait(&self, name: &Name, ahead: usize, front: &Front<Spot>, now: Moment) -> Wait {
+    fn wait(&self, name: &Name, ahead: usize, front: &Front<Placed>, now: Moment) -> Wait {
         let rows = self.lines.get(name).map(Vec::as_slice).unwrap_or_default();
         let holder = rows.first().and_then(|row| {
             let owner = self.sessions.get(&row.session?)?.owner.clone();
@@ -293,7 +299,7 @@ impl State {
         Wait { ahead, holder, recheck: front.recheck(now) }
     }
 
-    fn stand(&mut self, place: &Place, now: Moment) -> TicketStatus {
+    fn status(&mut self, place: &Place, now: Moment) -> TicketStatus {
         let Place { session, name, ticket } = place;
         let front = self.settle(name, now);
         match self.row(name, *ticket).filter(|(_, row)| row.session == Some(*session)) {
@@ -304,10 +310,10 @@ impl State {
     }
 
     fn enter(&mut self, ask: Enter, now: Moment) -> StoreResult<Entered> {
-        let standing = self.stand(&ask.place, now);
+        let standing = self.status(&ask.place, now);
         let Place { session, name, ticket } = ask.place;
         let front = self.front(&name, now);
-        if self.sessions.get(&session).is_none_or(|life| life.expires <= now) {
+        if self.sessions.get(&session).is_none_or(|local| local.expires <= now) {
             return Err(StoreError::session_over(KIND));
         }
         match standing {
@@ -350,8 +356,8 @@ impl State {
         let fence = fits.then(|| self.next_fence());
         let rows = self.lines.entry(name.clone()).or_default();
         rows.push(Row { fence, granted: fence.map(|_| now), ..row });
-        let life = self.sessions.get_mut(&session).expect("the session was found above");
-        life.tickets.insert(ticket, name.clone());
+        let local = self.sessions.get_mut(&session).expect("the session was found above");
+        local.tickets.insert(ticket, name.clone());
         Ok(match fence {
             Some(fence) => Entered::Granted { fence },
             None => Entered::Queued(self.wait(&name, ahead, &front, now)),
@@ -371,8 +377,8 @@ impl State {
             Some(keep) => (rows[at].session, rows[at].hold_until) = (None, now + keep),
             None => drop(rows.remove(at)),
         }
-        if let Some(life) = self.sessions.get_mut(session) {
-            life.tickets.remove(ticket);
+        if let Some(local) = self.sessions.get_mut(session) {
+            local.tickets.remove(ticket);
         }
         if self.settle(name, now).next.is_none() {
             self.freed(name);
@@ -382,7 +388,7 @@ impl State {
 
     fn sweep(&mut self, now: Moment) {
         self.closed.retain(|_, until| *until > now);
-        let dead = self.sessions.iter().filter(|(_, life)| life.dead_at() <= now);
+        let dead = self.sessions.iter().filter(|(_, local)| local.dead_at() <= now);
         let dead: Vec<SessionId> = dead.map(|(id, _)| *id).take(SWEEP).collect();
         for session in dead {
             for name in self.end(session) {
@@ -391,7 +397,7 @@ impl State {
         }
     }
 
-    fn show(&self, name: &Name, now: Moment) -> Option<Line> {
+    fn shown_line(&self, name: &Name, now: Moment) -> Option<Line> {
         let rows = self.lines.get(name)?;
         let living = rows.iter().filter(|row| self.dead_at(row) > now);
         let tickets: Vec<Ticket> = living
@@ -431,7 +437,7 @@ impl Store for Memory {
     async fn open(&self, ask: Open) -> StoreResult<Terms> {
         let terms = Terms::new(ask.ttl, ask.lock_delay);
         Ok(self.with(|state, now| {
-            let life = state.sessions.entry(ask.session).or_insert_with(|| Life {
+            let local = state.sessions.entry(ask.session).or_insert_with(|| LocalSession {
                 terms,
                 owner: ask.owner,
                 expires: now + ask.ttl,
@@ -439,7 +445,7 @@ impl Store for Memory {
                 tickets: HashMap::new(),
                 hints: None,
             });
-            life.terms
+            local.terms
         }))
     }
 
@@ -447,9 +453,9 @@ impl Store for Memory {
         Ok(self.with(|state, now| {
             state.sweep(now);
             match state.sessions.get_mut(&session) {
-                Some(life) if life.expires > now => {
-                    life.expires = now + life.terms.ttl;
-                    let version = life.evictions;
+                Some(local) if local.expires > now => {
+                    local.expires = now + local.terms.ttl;
+                    let version = local.evictions;
                     Renewal::Renewed { version, tickets: Some(state.digest(session)) }
                 }
                 _ => Renewal::Lost,
@@ -481,24 +487,24 @@ impl Store for Memory {
             let tickets = match which {
                 PollScope::These(tickets) => tickets,
                 PollScope::All => {
-                    let life = state.sessions.get(&session);
-                    let all = life.into_iter().flat_map(|life| &life.tickets);
+                    let local = state.sessions.get(&session);
+                    let all = local.into_iter().flat_map(|local| &local.tickets);
                     all.map(|(ticket, name)| (name.clone(), *ticket)).collect()
                 }
             };
-            let stand = |(name, ticket)| {
+            let status = |(name, ticket)| {
                 let place = Place { session, name, ticket };
-                let stand = state.stand(&place, now);
-                (place.name, ticket, stand)
+                let status = state.status(&place, now);
+                (place.name, ticket, status)
             };
-            tickets.into_iter().map(stand).collect()
+            tickets.into_iter().map(status).collect()
         }))
     }
 
     async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
         self.with(|state, _| {
-            if let Some(life) = state.sessions.get_mut(&session) {
-                life.hints = Some(Arc::clone(&to));
+            if let Some(local) = state.sessions.get_mut(&session) {
+                local.hints = Some(Arc::clone(&to));
             }
         });
         to.recheck(None);
@@ -526,7 +532,7 @@ impl Store for Memory {
 
     async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
         Ok(self.with(|state, now| match which {
-            ListScope::Exact(name) => state.show(&name, now).into_iter().collect(),
+            ListScope::Exact(name) => state.shown_line(&name, now).into_iter().collect(),
             ListScope::Prefix { prefix, after } => {
                 let from = match &after {
                     Some(name) if name.as_str() >= prefix.as_str() => {
@@ -536,7 +542,7 @@ impl Store for Memory {
                 };
                 let names = state.lines.range::<str, _>((from, Bound::Unbounded)).map(|(n, _)| n);
                 let within = names.take_while(|n| n.as_str().starts_with(&prefix));
-                within.filter_map(|n| state.show(n, now)).take(LIST_MAX).collect()
+                within.filter_map(|n| state.shown_line(n, now)).take(LIST_MAX).collect()
             }
         }))
     }
@@ -579,10 +585,10 @@ impl Store for Memory {
             state.settle(&name, now);
             let Some((at, row)) = state.row(&name, ticket) else { return false };
             let session = row.session;
-            state.lines.get_mut(&name).expect("the row stands in it").remove(at);
-            if let Some(life) = session.and_then(|s| state.sessions.get_mut(&s)) {
-                life.evictions += 1;
-                life.tickets.remove(&ticket);
+            state.lines.get_mut(&name).expect("the row is in it").remove(at);
+            if let Some(local) = session.and_then(|s| state.sessions.get_mut(&s)) {
+                local.evictions += 1;
+                local.tickets.remove(&ticket);
             }
             if let Some(hints) = state.hints_of(session) {
                 state.news.push(Box::new(move || hints.ended(ticket)));

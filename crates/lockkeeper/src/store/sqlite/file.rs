@@ -1,6 +1,6 @@
-//! The file itself: making it, knowing it again, and refusing what is not ours.
+//! The file itself: creating it, recognising it, and refusing other programs' files.
 
-use super::{KIND, lines};
+use super::{KIND, error::failure, line};
 use crate::{
     clock::{self, Moment},
     error::{ErrorKind, StoreError},
@@ -16,22 +16,22 @@ use std::{
     time::Duration,
 };
 
-/// "LKpr", in the header of every file of ours.
+/// "LKpr", in the header of each of our files.
 const APPLICATION_ID: i32 = 0x4c4b_7072;
 /// Raised when the schema changes.
 const SCHEMA_VERSION: i32 = 1;
-/// Small pages: a line is short, and every commit writes whole pages. 20 to 50 % faster than 4096.
+/// A line is short, and every commit writes whole pages: 20 to 50 % faster than with 4,096 bytes.
 const PAGE_SIZE: i32 = 1024;
-/// The log is cut back to this size when it starts anew.
+/// The log is truncated to this size when it starts anew.
 const LOG_SIZE: i64 = 8 << 20;
 /// The files that SQLite keeps beside the database: its log and the log's index.
 const COMPANIONS: [&str; 2] = ["-wal", "-shm"];
-/// While connecting, for how long to wait for others. Never while locking.
+/// For how long connecting waits for other processes. A transaction never waits.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What a path keeps as it is in a URI.
-const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
+/// What is not percent-encoded in a URI's path.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
 
 fn misconfigured(what: String) -> StoreError {
     StoreError::not_applied(KIND, ErrorKind::Misconfigured, what)
@@ -51,7 +51,7 @@ pub(super) fn locate(path: &str) -> StoreResult<PathBuf> {
         misconfigured(format!("cannot use folder {}; create it first", folder.display())).because(e)
     })?;
     refuse_network(&folder)?;
-    // A link leads to another folder, where the log and the bells are.
+    // A symbolic link leads to another folder, where the log and the doorbells are.
     let path = folder.join(file);
     match path.canonicalize() {
         Ok(real) if real != path => {
@@ -62,7 +62,7 @@ pub(super) fn locate(path: &str) -> StoreResult<PathBuf> {
     }
 }
 
-/// Locks of a file on another machine's disk are not locks: the log's shared memory is local.
+/// On another machine's disk SQLite's locks are no locks: the log's index is shared memory of one machine.
 fn refuse_network(folder: &Path) -> StoreResult<()> {
     let Some(kind) = network_kind(folder) else { return Ok(()) };
     Err(misconfigured(format!(
@@ -84,7 +84,7 @@ fn network_kind(_: &Path) -> Option<&'static str> {
     None
 }
 
-/// The network file systems among those that `statfs` names.
+/// The network file systems among the types that `statfs` tells.
 #[cfg(target_os = "linux")]
 fn kind_of(magic: u32) -> Option<&'static str> {
     Some(match magic {
@@ -107,12 +107,12 @@ fn kind_of(magic: u32) -> Option<&'static str> {
     })
 }
 
-/// Makes sure that the file is there and ours, and opens it.
+/// Opens the file, or creates it.
 pub(super) fn open(path: &Path) -> StoreResult<Connection> {
     if !is_ours(path)? {
         create(path)?;
     }
-    connect(path).map_err(|e| super::trouble(e, "cannot open the file"))
+    connect(path).map_err(|e| failure(e, "cannot open the file"))
 }
 
 /// One more connection to a file that is ours.
@@ -120,7 +120,7 @@ pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let c = Connection::open_with_flags(path, flags)?;
     c.busy_timeout(CONNECT_PATIENCE)?;
-    // Checkpoints fsync: they happen on the janitor's thread.
+    // Checkpoints make fsyncs, so they happen on a thread of their own.
     c.pragma_update(None, "wal_autocheckpoint", 0)?;
     c.pragma_update(None, "synchronous", "NORMAL")?;
     c.pragma_update(None, "journal_size_limit", LOG_SIZE)?;
@@ -139,9 +139,9 @@ fn is_ours(path: &Path) -> StoreResult<bool> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(e) => return Err(unreadable(path, e)),
     }
-    // Through SQLite and not by a file of our own: closing any other descriptor of the file drops
-    // this process's POSIX locks on it. `immutable` takes no lock and makes no -wal and -shm.
-    let uri = format!("file:{}?immutable=1", utf8_percent_encode(&path.to_string_lossy(), KEPT));
+    // Read through SQLite, because closing another file descriptor of the file would drop this process's
+    // POSIX locks on it. `immutable` takes no lock and makes no companion files.
+    let uri = format!("file:{}?immutable=1", utf8_percent_encode(&path.to_string_lossy(), ENCODED));
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
     let id = Connection::open_with_flags(uri, flags)
         .and_then(|c| c.pragma_query_value(None, "application_id", |r| r.get::<_, i32>(0)));
@@ -151,7 +151,7 @@ fn is_ours(path: &Path) -> StoreResult<bool> {
         Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
             "it is no SQLite file"
         }
-        Err(e) => return Err(super::trouble(e, &format!("cannot read {}", path.display()))),
+        Err(e) => return Err(failure(e, &format!("cannot read {}", path.display()))),
     };
     Err(misconfigured(format!(
         "{} is not a file of locks: {foreign}; it was left untouched, use another path",
@@ -160,21 +160,21 @@ fn is_ours(path: &Path) -> StoreResult<bool> {
 }
 
 fn unreadable(path: &Path, e: std::io::Error) -> StoreError {
-    let trouble = match e.kind() {
+    let kind = match e.kind() {
         io::ErrorKind::PermissionDenied => ErrorKind::Denied,
         _ => ErrorKind::Misconfigured,
     };
-    StoreError::not_applied(KIND, trouble, format!("cannot read {}", path.display())).because(e)
+    StoreError::not_applied(KIND, kind, format!("cannot read {}", path.display())).because(e)
 }
 
-/// Makes the file under another name and then gives it its own, so that no process ever sees half of it.
+/// Creates the file under a temporary name and links it into place, so that no process sees half of it.
 fn create(path: &Path) -> StoreResult<()> {
     let failed = |what: &str| format!("cannot create {}: {what}", path.display());
     let folder = path.parent().unwrap_or(Path::new("."));
     let draft = folder.join(format!(".lockkeeper-{:016x}.tmp", rand::random::<u64>()));
-    let made = draft_at(&draft).map_err(|e| super::trouble(e, &failed("making it")));
-    let named = made.and_then(|()| match name(&draft, path, folder) {
-        // Another process was faster: its file is as good as ours, if it is one.
+    let made = draft_at(&draft).map_err(|e| failure(e, &failed("making it")));
+    let named = made.and_then(|()| match link(&draft, path, folder) {
+        // Another process was faster: its file will do, if it is one of locks.
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => is_ours(path).map(drop),
         Err(e) => Err(misconfigured(failed("naming it")).because(e)),
         Ok(()) => Ok(()),
@@ -185,12 +185,12 @@ fn create(path: &Path) -> StoreResult<()> {
     named
 }
 
-/// Gives the draft its name, after removing the log of a file of that name that was removed without
-/// it: SQLite would replay that log into ours.
+/// Links the draft into place, after removing the log of an earlier file of that name: SQLite would replay
+/// it into ours.
 ///
-/// One process at a time, by a lock on the folder. Otherwise a slower one would take the log of the
-/// faster one's file, which is in use already, for a leftover.
-fn name(draft: &Path, path: &Path, folder: &Path) -> io::Result<()> {
+/// A lock on the folder admits one process at a time. Otherwise a slower process would take the log of the
+/// faster one's file, which is already in use, for that of an earlier file.
+fn link(draft: &Path, path: &Path, folder: &Path) -> io::Result<()> {
     let folder = File::open(folder)?;
     let mut waited = Duration::ZERO;
     while let Err(e) = rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
@@ -226,20 +226,19 @@ fn draft_at(path: &Path) -> rusqlite::Result<()> {
     c.pragma_update(None, "user_version", SCHEMA_VERSION)?;
     c.execute_batch(include_str!("schema.sql"))?;
     let store: [u8; 8] = rand::random();
-    // No boot is called so: whoever identifies the file first writes down its own.
+    // No boot has this id, so the first process that opens the file writes the id of its own.
     c.execute("INSERT INTO meta VALUES(1, ?1, 'none', 0)", params![store])?;
     c.pragma_update(None, "journal_mode", "WAL")?;
     c.close().map_err(|(_, e)| e)
 }
 
-/// Which files a connection has open: device and inode of the database, its log and the log's index.
-/// None of them changes while a connection of ours is open, so if one does, other processes lock
-/// elsewhere.
+/// The files that a connection has open: device and inode of the database, its log and the log's index.
+/// While a connection is open none of them changes. If one does, other processes lock in other files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity([Option<(u64, u64)>; 3]);
 
 impl Identity {
-    /// Of the files that lie there now.
+    /// Of the files that are there now.
     pub(super) fn of(path: &Path) -> Self {
         use std::os::unix::fs::MetadataExt as _;
         let inode = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
@@ -248,10 +247,10 @@ impl Identity {
     }
 }
 
-/// Reads what the file is. When it was last used in another boot of the machine, its times are made
-/// to fit this one.
+/// Reads the identity of the data. If the file was last used in another boot of the machine, its times are
+/// adapted to this one.
 pub(super) fn identify(c: &Connection, now: Moment) -> StoreResult<StoreId> {
-    let failed = |e| super::trouble(e, "cannot read the file");
+    let failed = |e| failure(e, "cannot read the file");
     let version: i32 = c.pragma_query_value(None, "user_version", |r| r.get(0)).map_err(failed)?;
     if version != SCHEMA_VERSION {
         return Err(misconfigured(format!(
@@ -269,12 +268,12 @@ pub(super) fn identify(c: &Connection, now: Moment) -> StoreResult<StoreId> {
     Ok(StoreId(store))
 }
 
-/// Gives every session that was alive in another boot one more TTL, as if it were renewed now.
+/// Gives every session that lived in another boot one more TTL, as if it were renewed now.
 ///
-/// After a real reboot that costs its successors one TTL. But some containers are told a boot of
-/// their own while they run beside others; then those sessions live, and must not be ended.
+/// After a real reboot this costs the successors one TTL. But some containers are told a boot id of their
+/// own while they run beside others. Then those sessions live, and must not be ended.
 fn adopt(c: &Connection, boot: &str, now: Moment) -> rusqlite::Result<()> {
-    let now = lines::micros(now);
+    let now = line::micros(now);
     c.execute_batch("BEGIN IMMEDIATE")?;
     let fresh = c.execute("UPDATE meta SET boot = ?1 WHERE id = 1 AND boot <> ?1", [boot])?;
     if fresh > 0 {
@@ -282,12 +281,12 @@ fn adopt(c: &Connection, boot: &str, now: Moment) -> rusqlite::Result<()> {
              WHERE expires > 0";
         c.execute(sessions, [now])?;
         c.execute("UPDATE ticket SET hold_until = ?1 WHERE hold_until IS NOT NULL", [now])?;
-        c.execute("UPDATE closed SET until = ?1", [lines::micros_after(now, STRAY_MAX)])?;
+        c.execute("UPDATE closed SET until = ?1", [line::micros_after(now, STRAY_MAX)])?;
     }
     c.execute_batch("COMMIT")
 }
 
-/// Which boot of the machine this is.
+/// The id of this boot of the machine.
 #[cfg(target_os = "linux")]
 fn boot() -> StoreResult<String> {
     let path = "/proc/sys/kernel/random/boot_id";
@@ -300,8 +299,8 @@ fn boot() -> StoreResult<String> {
     }
 }
 
-/// Where boots have no name all look the same: after a reboot, sessions from before it can seem to
-/// live for as long as the machine had been up.
+/// Other systems have no boot ids. After a reboot, sessions from before it can seem to live for as long as
+/// the machine had been up.
 #[cfg(not(target_os = "linux"))]
 fn boot() -> StoreResult<String> {
     Ok(String::new())

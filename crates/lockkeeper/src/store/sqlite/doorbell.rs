@@ -1,9 +1,9 @@
-//! Doorbells: how a process that waits is woken by one that releases.
+//! Doorbells: how a process that releases wakes a process that waits.
 //!
-//! Every process that waits has a datagram socket beside the file, and its sessions carry the
-//! socket's tag. Whoever grants a ticket rings the bell of that ticket's session and of nobody else.
-//! A ring only says "look": the waiter reads the file before it believes anything. A bell that
-//! cannot be made costs speed, not correctness: the core polls instead.
+//! Every process that waits has a datagram socket beside the file, and its sessions' rows have the socket's
+//! tag. The process that grants a ticket sends a datagram to the socket of that ticket's session and to no
+//! other. A ring only says "look": the waiter reads the file before it believes anything. If a doorbell
+//! cannot be made, the core polls instead.
 
 use std::{
     fs::File,
@@ -13,13 +13,13 @@ use std::{
 };
 use tokio::net::UnixDatagram;
 
-/// The longest path that surely fits into a socket's address.
+/// A path of this length fits into a socket's address everywhere.
 const ADDRESS_MAX: usize = 100;
 
-/// So many rings at once may have filled the bell (the kernel's default is 10).
+/// After this many rings at once the socket's buffer may have been full (the kernel's default is 10).
 const BURST: usize = 8;
 
-/// Which bell: part of a file name, so only what [`Tag::parse`] lets through.
+/// Names a doorbell. It is part of a file name, so it is checked ([`Tag::parse`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tag(String);
 
@@ -39,16 +39,16 @@ impl Tag {
     }
 }
 
-/// Knows where the bells of one file are, and rings them.
-pub(super) struct Ringer {
+/// The doorbells beside one file.
+pub(super) struct Doorbells {
     folder: PathBuf,
-    /// Held open for folders whose path is too long for an address.
+    /// Open if the folder's path is too long for an address.
     handle: Option<File>,
     stem: String,
     socket: Option<StdDatagram>,
 }
 
-impl Ringer {
+impl Doorbells {
     pub(super) fn beside(file: &Path) -> Self {
         let folder = file.parent().unwrap_or(Path::new(".")).to_owned();
         let stem = file.file_name().unwrap_or_default().to_string_lossy();
@@ -62,7 +62,7 @@ impl Ringer {
         self.folder.join(format!("{}{}", self.stem, tag.0))
     }
 
-    /// The path by which a socket is reached, short enough for an address.
+    /// A path to a socket that is short enough for an address.
     fn address(&self, tag: &Tag) -> PathBuf {
         match &self.handle {
             None => self.path(tag),
@@ -73,21 +73,20 @@ impl Ringer {
         }
     }
 
-    /// Rings without waiting. A bell whose process is gone is taken away.
+    /// Rings without waiting. The file of a process that has ended is removed.
     pub(super) fn ring(&self, tag: &Tag, message: &[u8]) {
         let Some(socket) = &self.socket else { return };
         match socket.send_to(message, self.address(tag)) {
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
                 let _ = std::fs::remove_file(self.path(tag));
             }
-            // No bell there, or a full one, which will be heard anyway.
+            // No such doorbell, or a full one: its process will look anyway.
             _ => {}
         }
     }
 
-    /// Was the process of this bell ended without taking it down, as a kill does? A process that lives
-    /// removes the socket's file before it closes the socket, so a file that is still there although no
-    /// process listens is a proof.
+    /// Whether the process of this doorbell was killed. A live process removes the socket's file before it
+    /// closes the socket, so a file without a listening process proves the kill.
     pub(super) fn is_deserted(&self, tag: &Tag) -> bool {
         let Ok(probe) = unbound() else { return false };
         let refused = |e: io::Error| e.kind() == ErrorKind::ConnectionRefused;
@@ -95,15 +94,16 @@ impl Ringer {
             && self.path(tag).symlink_metadata().is_ok()
     }
 
-    /// Hangs up a bell of our own.
-    pub(super) fn hang(&self, tag: &Tag) -> io::Result<Bell> {
-        let bell = Bell { socket: UnixDatagram::bind(self.address(tag))?, path: self.path(tag) };
-        // Whoever may write to the file may ring.
+    /// Makes a doorbell of our own.
+    pub(super) fn bind(&self, tag: &Tag) -> io::Result<Doorbell> {
+        let doorbell =
+            Doorbell { socket: UnixDatagram::bind(self.address(tag))?, path: self.path(tag) };
+        // Every user that may write to the file may ring.
         let file = self.folder.join(self.stem.trim_end_matches("-bell-"));
         if let Ok(file) = std::fs::metadata(file) {
-            std::fs::set_permissions(&bell.path, file.permissions())?;
+            std::fs::set_permissions(&doorbell.path, file.permissions())?;
         }
-        Ok(bell)
+        Ok(doorbell)
     }
 }
 
@@ -113,15 +113,15 @@ fn unbound() -> io::Result<StdDatagram> {
     Ok(socket)
 }
 
-/// A bell of our own. Taken down when dropped.
-pub(super) struct Bell {
+/// A doorbell of our own. Dropping it removes its file.
+pub(super) struct Doorbell {
     socket: UnixDatagram,
     path: PathBuf,
 }
 
-impl Bell {
-    /// Waits for rings; says what came with them. After a burst that may have filled the bell, so
-    /// that further rings got lost, the last one says nothing in particular.
+impl Doorbell {
+    /// Waits for rings; returns the tickets that they name. After a burst that may have filled the buffer, so
+    /// that further rings were lost, the last one names none.
     pub(super) async fn rung(&self) -> io::Result<Vec<Option<[u8; 16]>>> {
         let mut message = [0; 16];
         let ticket = |len: usize, message: [u8; 16]| (len == message.len()).then_some(message);
@@ -136,7 +136,7 @@ impl Bell {
     }
 }
 
-impl Drop for Bell {
+impl Drop for Doorbell {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -146,7 +146,7 @@ impl Drop for Bell {
 mod tests {
     use super::*;
 
-    fn bells(folder: &Path) -> usize {
+    fn files(folder: &Path) -> usize {
         std::fs::read_dir(folder).unwrap().count()
     }
 
@@ -156,40 +156,40 @@ mod tests {
         let folder = root.path().join("x".repeat(120));
         std::fs::create_dir(&folder).unwrap();
         for folder in [root.path(), &folder] {
-            let ringer = Ringer::beside(&folder.join("locks.db"));
+            let doorbells = Doorbells::beside(&folder.join("locks.db"));
             let tag = Tag::random();
-            let bell = ringer.hang(&tag).unwrap();
-            ringer.ring(&tag, &[7; 16]);
-            assert_eq!(bell.rung().await.unwrap(), [Some([7; 16])]);
+            let doorbell = doorbells.bind(&tag).unwrap();
+            doorbells.ring(&tag, &[7; 16]);
+            assert_eq!(doorbell.rung().await.unwrap(), [Some([7; 16])]);
         }
     }
 
     #[tokio::test]
-    async fn the_bell_of_a_dead_process_is_taken_away() {
+    async fn the_socket_of_a_dead_process_is_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let ringer = Ringer::beside(&folder.path().join("locks.db"));
+        let doorbells = Doorbells::beside(&folder.path().join("locks.db"));
         let tag = Tag::random();
-        let path = ringer.path(&tag);
+        let path = doorbells.path(&tag);
         drop(StdDatagram::bind(&path).unwrap()); // as a kill leaves it: the file without its socket
-        assert_eq!(bells(folder.path()), 1);
-        ringer.ring(&tag, b"");
-        assert_eq!(bells(folder.path()), 0);
-        drop(ringer.hang(&tag).unwrap());
-        assert_eq!(bells(folder.path()), 0);
+        assert_eq!(files(folder.path()), 1);
+        doorbells.ring(&tag, b"");
+        assert_eq!(files(folder.path()), 0);
+        drop(doorbells.bind(&tag).unwrap());
+        assert_eq!(files(folder.path()), 0);
     }
 
     #[tokio::test]
-    async fn only_a_bell_without_its_process_is_deserted() {
+    async fn only_a_socket_without_its_process_is_deserted() {
         let folder = tempfile::tempdir().unwrap();
-        let ringer = Ringer::beside(&folder.path().join("locks.db"));
+        let doorbells = Doorbells::beside(&folder.path().join("locks.db"));
         let tag = Tag::random();
-        assert!(!ringer.is_deserted(&tag), "there never was one");
-        let bell = ringer.hang(&tag).unwrap();
-        assert!(!ringer.is_deserted(&tag), "its process listens");
-        drop(bell);
-        assert!(!ringer.is_deserted(&tag), "its process has taken it down");
-        drop(StdDatagram::bind(ringer.path(&tag)).unwrap()); // as a kill leaves it
-        assert!(ringer.is_deserted(&tag));
+        assert!(!doorbells.is_deserted(&tag), "there never was one");
+        let doorbell = doorbells.bind(&tag).unwrap();
+        assert!(!doorbells.is_deserted(&tag), "its process listens");
+        drop(doorbell);
+        assert!(!doorbells.is_deserted(&tag), "its process has removed it");
+        drop(StdDatagram::bind(doorbells.path(&tag)).unwrap()); // as a kill leaves it
+        assert!(doorbells.is_deserted(&tag));
     }
 
     #[test]

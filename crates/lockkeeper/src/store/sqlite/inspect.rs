@@ -1,6 +1,6 @@
-//! Reads for people and for checks: they take no lock and grant nothing.
+//! Listings, checks, and reads of cells: they take no lock and grant nothing.
 
-use super::lines::{micros, moment};
+use super::line::{micros, moment};
 use crate::{
     clock::Moment,
     model::{
@@ -16,7 +16,7 @@ const TICKETS: &str = "SELECT t.id, t.weight, t.capacity, t.fence, t.note, t.ent
      coalesce(t.hold_until, iif(t.fence IS NULL, s.expires, s.dead_at), 0), s.host, s.pid, s.program \
      FROM ticket t LEFT JOIN session s ON s.id = t.session WHERE t.name = ?1 ORDER BY t.seq";
 
-pub(super) fn look(c: &Connection, which: &ListScope, now: Moment) -> Result<Vec<Line>> {
+pub(super) fn list(c: &Connection, which: &ListScope, now: Moment) -> Result<Vec<Line>> {
     let (prefix, after) = match which {
         ListScope::Exact(name) => return Ok(line(c, name.clone(), now)?.into_iter().collect()),
         ListScope::Prefix { prefix, after } => (prefix, after.as_ref()),
@@ -80,4 +80,13 @@ pub(super) fn read(c: &Connection, name: &Name) -> Result<Option<Cell>> {
     let cell =
         |r: &Row<'_>| Ok(Cell { bytes: r.get(0)?, fence: r.get::<_, i64>(1)?.cast_unsigned() });
     c.prepare_cached(sql)?.query_row([name.as_str()], cell).optional()
+}
+
+pub(super) fn native(claim: &Claim) -> Vec<(&'static str, String)> {
+    vec![
+        ("table", "ticket".to_owned()),
+        ("name", claim.name.to_string()),
+        ("id", claim.ticket.to_string()),
+        ("fence", claim.fence.to_string()),
+    ]
 }

@@ -1,0 +1,166 @@
+//! Checkpoints of the log, on a thread of their own: their fsyncs would stall the caller's thread.
+//!
+//! A passive checkpoint alone lets the log grow without bound while processes write. So the thread first
+//! does a passive one, which carries over most of the log beside the writers; then a restart, which is
+//! short because little is left; then one small write, which pays for the fsync of the new log's header.
+//!
+//! A restart waits for readers while it holds the writers' lock. A reader that stays (a backup, an open
+//! shell) would stop every writer for that time. So the restart is tried for about 10 ms, only if the
+//! passive checkpoint met no reader, and after a failure not before the log has grown by a quarter.
+//! Meanwhile the reader costs disk space and no lock.
+
+use super::file;
+use crate::{clock, sync::Mutex};
+use rusqlite::Connection;
+use std::{
+    cell::Cell,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicI32, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+/// The log is checkpointed when it has this many pages.
+pub(super) const PAGES: i32 = 4_000;
+/// How often the restart tries to get the writers' lock, and the pause between two tries. SQLite's own
+/// pauses grow to 100 ms, in which the log of a busy file grows by megabytes; a writer that never rests
+/// leaves gaps of microseconds. SQLite waits for readers in the same way, and holds up the writers
+/// meanwhile: about 10 ms.
+const TRIES: i32 = 64;
+const PAUSE: Duration = Duration::from_micros(100);
+/// A passive checkpoint may leave this many pages because of transactions that were running. If it leaves
+/// more, a reader is in the way.
+const RUNNING_PAGES: i32 = 256;
+
+thread_local! {
+    /// The length of the log after this thread's last commit. SQLite tells it to a function without
+    /// state, inside the commit, so it is read right after the commit on the same thread.
+    static LOG_PAGES: Cell<i32> = const { Cell::new(0) };
+}
+
+/// Has SQLite tell the length of the log after each commit.
+pub(super) fn measure(c: &Connection) {
+    c.wal_hook(Some(|_, pages| {
+        LOG_PAGES.set(pages);
+        Ok(())
+    }));
+}
+
+/// The length of the log after the commit that this thread has just made.
+pub(super) fn log_pages() -> i32 {
+    LOG_PAGES.get()
+}
+
+/// Starts the thread when it is first needed.
+pub(super) struct Checkpointer {
+    path: PathBuf,
+    work: Mutex<Option<mpsc::SyncSender<()>>>,
+    /// The length of the log from which on a checkpoint is worth a try.
+    next: Arc<AtomicI32>,
+}
+
+impl Checkpointer {
+    pub(super) fn of(path: &Path) -> Self {
+        Self { path: path.to_owned(), work: Mutex::new(None), next: Arc::new(PAGES.into()) }
+    }
+
+    /// A commit has left a log of this many pages: asks for a checkpoint if it is worth a try.
+    pub(super) fn committed(&self, pages: i32) {
+        if pages >= self.next.load(Ordering::Relaxed) {
+            self.ask();
+        }
+    }
+
+    /// The same at a renewal, also if a reader was in the way the last time.
+    pub(super) fn renewed(&self, pages: i32) {
+        if pages >= PAGES {
+            self.ask();
+        }
+    }
+
+    /// Never blocks: one pending request is enough.
+    fn ask(&self) {
+        let mut work = self.work.lock();
+        let alive = work.as_ref().is_some_and(|work| {
+            !matches!(work.try_send(()), Err(mpsc::TrySendError::Disconnected(())))
+        });
+        if !alive {
+            *work = start(&self.path, &self.next);
+        }
+    }
+}
+
+fn start(path: &Path, next: &Arc<AtomicI32>) -> Option<mpsc::SyncSender<()>> {
+    let (work, to_do) = mpsc::sync_channel(1);
+    let _ = work.try_send(());
+    let (path, next) = (path.to_owned(), Arc::clone(next));
+    let thread = std::thread::Builder::new().name("lockkeeper-checkpoint".into());
+    let begun = thread.spawn(move || {
+        let Ok(c) = file::connect(&path) else { return };
+        while to_do.recv().is_ok() {
+            // After a failure the next commit asks again, and the log is a little longer.
+            next.store(run(&c).unwrap_or(Outcome::ByAnother).next(), Ordering::Relaxed);
+            // Requests that came meanwhile are dropped: the next commit knows whether one is still needed.
+            while to_do.try_recv().is_ok() {}
+        }
+    });
+    begun.is_ok().then_some(work)
+}
+
+/// How a checkpoint ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The log starts anew.
+    Done,
+    /// Another process is doing it.
+    ByAnother,
+    /// A reader, or writers without a gap, kept a log of this many pages from starting anew.
+    Blocked(i32),
+}
+
+impl Outcome {
+    /// The length of the log from which on the next one is worth a try.
+    fn next(self) -> i32 {
+        match self {
+            Self::Done | Self::ByAnother => PAGES,
+            Self::Blocked(pages) => pages.max(PAGES).saturating_add(pages / 4),
+        }
+    }
+}
+
+/// Carries the log over into the file and lets it start anew.
+pub(super) fn run(c: &Connection) -> rusqlite::Result<Outcome> {
+    c.busy_handler(Some(|tries| {
+        clock::pause_thread(PAUSE);
+        tries < TRIES
+    }))?;
+    let passive = checkpoint(c, "PASSIVE")?;
+    if passive.busy {
+        return Ok(Outcome::ByAnother);
+    }
+    if passive.log - passive.carried_over > RUNNING_PAGES || checkpoint(c, "RESTART")?.busy {
+        return Ok(Outcome::Blocked(passive.log));
+    }
+    c.execute("UPDATE meta SET last = last WHERE id = 1", [])?;
+    Ok(Outcome::Done)
+}
+
+/// What SQLite says of a checkpoint.
+struct Checkpoint {
+    /// Another connection was in the way.
+    busy: bool,
+    /// The length of the log, in pages.
+    log: i32,
+    /// How many of them are in the file now.
+    carried_over: i32,
+}
+
+fn checkpoint(c: &Connection, mode: &str) -> rusqlite::Result<Checkpoint> {
+    let read = |r: &rusqlite::Row<'_>| {
+        Ok(Checkpoint { busy: r.get(0)?, log: r.get(1)?, carried_over: r.get(2)? })
+    };
+    c.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], read)
+}
