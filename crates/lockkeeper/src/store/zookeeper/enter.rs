@@ -13,7 +13,10 @@ use super::{
 };
 use crate::{
     error::{ErrorKind, Outcome, StoreError},
-    model::{line::LINE_MAX, ticket::Place},
+    model::{
+        line::LINE_MAX,
+        ticket::{Mode, Place},
+    },
     store::{Enter, Entered, Manner, StoreResult, TicketStatus, Wait},
 };
 use std::time::Duration;
@@ -53,13 +56,19 @@ impl Zookeeper {
         {
             return Ok(busy);
         }
-        self.join(ticket, &ask).await
+        let data = TicketData {
+            kept: shard.terms.ttl + shard.terms.lock_delay,
+            owner: session.ask.owner.clone(),
+            label: ask.label.clone(),
+            ..TicketData::default()
+        };
+        self.join(ticket, &ask, &data.write()).await
     }
 
     /// Puts a ticket at the end of the line.
-    async fn join(&self, ticket: TicketRef<'_>, ask: &Enter) -> StoreResult<Entered> {
+    async fn join(&self, ticket: TicketRef<'_>, ask: &Enter, data: &[u8]) -> StoreResult<Entered> {
         ticket.shard.add(ticket.name, ticket.line, ticket.id);
-        let created = self.create(ticket, ask).await;
+        let created = self.create(ticket, ask.mode, data).await;
         let Created { path, fence, queue } = created.inspect_err(|e| {
             // After an unknown outcome the ticket stays known, so that its node is looked for.
             if e.outcome == Outcome::NotApplied {
@@ -76,19 +85,13 @@ impl Zookeeper {
     }
 
     /// One round trip, if the line has a node.
-    async fn create(&self, ticket: TicketRef<'_>, ask: &Enter) -> StoreResult<Created> {
+    async fn create(&self, ticket: TicketRef<'_>, mode: Mode, data: &[u8]) -> StoreResult<Created> {
         let TicketRef { shard, line, .. } = ticket;
         let (paths, acl) = (&self.config.paths, self.config.acl);
-        let data = TicketData {
-            kept: shard.terms.ttl + shard.terms.lock_delay,
-            owner: shard.ask.owner.clone(),
-            label: ask.label.clone(),
-            ..TicketData::default()
-        };
-        let path = paths.ticket(line, ticket.id, ask.mode);
+        let path = paths.ticket(line, ticket.id, mode);
         let folder = |path| Request::create(path, b"", NodeKind::Container, acl);
         let enter = [
-            Request::create(&path, &data.write(), NodeKind::EphemeralSequential, acl),
+            Request::create(&path, data, NodeKind::EphemeralSequential, acl),
             Request::children(line),
         ];
         let mut missing = Vec::new();

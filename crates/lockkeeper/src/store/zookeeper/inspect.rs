@@ -13,7 +13,7 @@ use crate::{
     },
     store::{Claim, LIST_MAX, ListScope, StoreResult},
 };
-use std::time::Duration;
+use std::{iter::once, time::Duration};
 
 impl Zookeeper {
     /// A line as it is now.
@@ -41,7 +41,7 @@ impl Zookeeper {
         let (prefix, after) = match which {
             ListScope::Exact(name) => {
                 let line = self.line(&name)?;
-                return self.lines(vec![(name, line)], true).await;
+                return self.lines(&[(name, line)]).await;
             }
             ListScope::Prefix { prefix, after } => (prefix, after),
         };
@@ -52,7 +52,7 @@ impl Zookeeper {
         let mut lines = Vec::new();
         // Most of them may be empty: a line's node outlives its tickets for a minute.
         for some in found.chunks(LIST_MAX) {
-            lines.extend(self.lines(some.to_vec(), false).await?);
+            lines.extend(self.lines(some).await?);
             if lines.len() >= LIST_MAX {
                 lines.truncate(LIST_MAX);
                 break;
@@ -75,44 +75,35 @@ impl Zookeeper {
         Ok(names)
     }
 
-    async fn lines(&self, found: Vec<(Name, String)>, sync: bool) -> StoreResult<Vec<Line>> {
-        let list = |(_, line): &(Name, String)| {
-            sync.then(|| Request::sync(line)).into_iter().chain([Request::children(line)])
-        };
-        let lists = self.read_batch(found.iter().flat_map(list).collect()).await?;
-        let lists = lists.into_iter().skip(usize::from(sync)).step_by(1 + usize::from(sync));
-        let (mut queues, mut requests) = (Vec::new(), Vec::new());
-        for ((name, line), list) in found.into_iter().zip(lists) {
-            let queue = Queue::read(list)?;
-            for ticket in &queue.0 {
-                let path = format!("{line}/{}", ticket.node);
-                requests.extend([Request::exists(&path), Request::data(&path)]);
-            }
-            queues.push((name, queue));
+    async fn lines(&self, found: &[(Name, String)]) -> StoreResult<Vec<Line>> {
+        let lists = found.iter().map(|(_, line)| Request::children(line));
+        let sync = Request::sync(self.config.paths.root());
+        let lists = self.read_all(&once(sync).chain(lists).collect::<Vec<_>>()).await?;
+        let queues = lists.into_iter().skip(1).map(Queue::read);
+        let queues = queues.collect::<Result<Vec<_>, _>>()?;
+        let mut requests = Vec::new();
+        for ((_, line), queue) in found.iter().zip(&queues) {
+            let paths = (0..queue.0.len()).map(|at| queue.path(line, at));
+            requests.extend(paths.flat_map(|path| [Request::exists(&path), Request::data(&path)]));
         }
-        let mut answers = self.read_batch(requests).await?.into_iter();
+        let mut answers = self.read_all(&requests).await?.into_iter();
         let mut lines = Vec::new();
-        for (name, queue) in queues {
-            let answers: Vec<Answer> = answers.by_ref().take(2 * queue.0.len()).collect();
-            lines.extend(self.shown_line(name, &queue, answers)?);
+        for ((name, _), queue) in found.iter().zip(&queues) {
+            lines.extend(self.shown_line(name, queue, &mut answers)?);
         }
         Ok(lines)
     }
 
-    async fn read_batch(&self, requests: Vec<Request>) -> StoreResult<Vec<Answer>> {
-        if requests.is_empty() { Ok(Vec::new()) } else { self.read_all(&requests).await }
-    }
-
-    /// Tickets that have left since the line was listed are not shown; those that were granted then are
-    /// shown as granted.
+    /// Takes the two answers for each ticket. Tickets that have left since the line was listed are not shown;
+    /// those that were granted then are shown as granted.
     fn shown_line(
         &self,
-        name: Name,
+        name: &Name,
         queue: &Queue,
-        answers: Vec<Answer>,
+        answers: &mut impl Iterator<Item = Answer>,
     ) -> StoreResult<Option<Line>> {
         let (capacity, admitted) = (queue.capacity(), queue.admitted());
-        let (mut tickets, mut answers) = (Vec::new(), answers.into_iter());
+        let mut tickets = Vec::new();
         for (at, node) in queue.0.iter().enumerate() {
             let (Some(stat), Some(data)) = (answers.next(), answers.next()) else { break };
             let stat = match stat {
@@ -127,7 +118,7 @@ impl Zookeeper {
             let data = data.map(|(data, _)| TicketData::read(&data)).unwrap_or_default();
             tickets.push(self.shown_ticket(node, data, stat, at < admitted));
         }
-        Ok((!tickets.is_empty()).then(|| Line::new(name, capacity, tickets)))
+        Ok((!tickets.is_empty()).then(|| Line::new(name.clone(), capacity, tickets)))
     }
 
     fn shown_ticket(

@@ -33,11 +33,11 @@ impl Zookeeper {
             return Ok(terms);
         }
         let hints = HintSink::default();
-        let first = self.open_shard(ask, &hints).await?;
-        Ok(self.sessions.add(first, hints, self.now()))
+        let first = self.open_shard(&ask, &hints).await?;
+        Ok(self.sessions.add(LocalSession::new(ask, first, hints), self.now()))
     }
 
-    async fn open_shard(&self, ask: Open, hints: &HintSink) -> StoreResult<Arc<Shard>> {
+    async fn open_shard(&self, ask: &Open, hints: &HintSink) -> StoreResult<Arc<Shard>> {
         let began = self.now();
         let timeout = self.servers.timeout(ask.ttl, ask.lock_delay);
         let answer_timeout = (ask.ttl / 3).clamp(ANSWER_TIMEOUT_MIN, ANSWER_TIMEOUT_MAX);
@@ -50,7 +50,7 @@ impl Zookeeper {
         let zk = Session::new(ensemble, OnExpiry::Stop, timeout, answer_timeout, on_watch);
         self.expect_same_data(&zk).await.map_err(outside_session)?;
         let terms = self.servers.terms(ask.ttl, ask.lock_delay, zk.granted())?;
-        Ok(Arc::new(Shard::new(ask, terms, zk, watches, began + terms.ttl)))
+        Ok(Arc::new(Shard::new(terms, zk, watches, began + terms.ttl)))
     }
 
     /// One more shard for a session whose shards have no room for a ticket in this line.
@@ -64,7 +64,7 @@ impl Zookeeper {
             return Ok(shard);
         }
         let began = self.now();
-        let shard = self.open_shard(session.ask.clone(), &session.hints).await?;
+        let shard = self.open_shard(&session.ask, &session.hints).await?;
         if shard.terms != session.terms {
             // The new ZooKeeper session is dropped, and expires.
             return Err(unavailable("a server grants other times than another one"));
@@ -181,12 +181,11 @@ impl SessionTable {
     }
 
     /// Adds a session, unless another copy of the request was quicker.
-    fn add(&self, first: Arc<Shard>, hints: HintSink, now: Moment) -> Terms {
+    fn add(&self, new: LocalSession, now: Moment) -> Terms {
         let mut sessions = self.sessions();
         // The core has forgotten these long ago.
         sessions.open.retain(|_, session| session.expires() + STRAY_MAX > now);
-        let session = sessions.open.entry(first.ask.session);
-        session.or_insert_with(|| Arc::new(LocalSession::new(first, hints))).terms
+        sessions.open.entry(new.ask.session).or_insert_with(|| Arc::new(new)).terms
     }
 
     /// Ends a session for ever, as far as this handle is concerned.
@@ -207,7 +206,7 @@ impl SessionTable {
 
 /// What this handle knows of a session.
 pub(super) struct LocalSession {
-    ask: Open,
+    pub(super) ask: Open,
     terms: Terms,
     /// Of all shards.
     pub(super) hints: HintSink,
@@ -228,8 +227,8 @@ struct State {
 }
 
 impl LocalSession {
-    fn new(first: Arc<Shard>, hints: HintSink) -> Self {
-        let (ask, terms) = (first.ask.clone(), first.terms);
+    fn new(ask: Open, first: Arc<Shard>, hints: HintSink) -> Self {
+        let terms = first.terms;
         let state = State { shards: vec![first], renewal_began: None, closed: HashMap::new() };
         let (growing, grown) = (tokio::sync::Mutex::default(), Notify::new());
         Self { ask, terms, hints, state: Mutex::new(state), growing, grown }

@@ -4,7 +4,7 @@ use super::{client::Session, watch::WatchTable};
 use crate::{
     clock::Moment,
     model::{name::Name, ticket::TicketId},
-    store::{Holder, Open, Terms},
+    store::{Holder, Terms},
     sync::Mutex,
 };
 use std::{
@@ -23,7 +23,6 @@ pub(super) fn closing_bytes(line: &str) -> usize {
 
 /// One ZooKeeper session. A ticket belongs to one shard for ever.
 pub(super) struct Shard {
-    pub(super) ask: Open,
     pub(super) terms: Terms,
     pub(super) zk: Session,
     pub(super) watches: Arc<WatchTable>,
@@ -62,14 +61,13 @@ pub(super) struct LocalTicket {
 
 impl Shard {
     pub(super) fn new(
-        ask: Open,
         terms: Terms,
         zk: Session,
         watches: Arc<WatchTable>,
         expires: Moment,
     ) -> Self {
         let state = State { expires, version: 0, tickets: HashMap::new(), closing_bytes: 0 };
-        Self { ask, terms, zk, watches, state: Mutex::new(state) }
+        Self { terms, zk, watches, state: Mutex::new(state) }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

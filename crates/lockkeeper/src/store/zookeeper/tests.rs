@@ -386,11 +386,9 @@ fn a_watcher_that_names_an_older_connection_keeps_the_watches_of_the_newer() {
 #[tokio::test]
 async fn a_ticket_that_waits_no_more_gets_no_hints() {
     let ((watches, heard), ttl) = (watch_table(), Duration::from_secs(60));
-    let (session, lock_delay) = (SessionId::random(), Duration::ZERO);
-    let open = Open { session, ttl, lock_delay, owner: Owner::default() };
     let zk = zk_session(&Server::start().await);
-    let terms = Terms::new(ttl, lock_delay);
-    let shard = Shard::new(open, terms, zk, Arc::new(watches), Moment::NEVER);
+    let terms = Terms::new(ttl, Duration::ZERO);
+    let shard = Shard::new(terms, zk, Arc::new(watches), Moment::NEVER);
     let [granted, gone, waits] = [(); 3].map(|()| TicketId::random());
     for ticket in [granted, gone, waits] {
         shard.add(&name("a"), "/a", ticket);
