@@ -1,8 +1,9 @@
 //! What about a server's set-up can hurt locks, and what to do about it.
 
 use super::{
-    KIND, error,
-    link::Link,
+    KIND,
+    connection::Link,
+    error,
     reply::{field, one},
 };
 use crate::{

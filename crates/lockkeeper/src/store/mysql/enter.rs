@@ -2,9 +2,9 @@
 
 use super::KIND;
 use super::{
-    Enter, Entered, Manner, Mysql, PATIENCE, bytes, error,
-    link::Text,
-    micros,
+    Enter, Entered, Manner, Mysql, PATIENCE, bytes,
+    connection::Text,
+    error, micros,
     reply::{self, Answer, one},
 };
 use crate::{

@@ -20,13 +20,13 @@
 //! ends sessions early.
 
 mod advice;
-pub(super) mod connect;
+pub(super) mod config;
+mod connection;
 mod enter;
 mod error;
+mod hot_names;
+mod inspect;
 mod leave;
-mod link;
-mod look;
-mod often;
 mod reply;
 mod rights;
 mod schema;
@@ -35,7 +35,7 @@ mod sweep;
 mod tx;
 mod watch;
 
-pub(super) use connect::migration;
+pub(super) use config::migration;
 pub use tx::{Procedures, fence_check, lock_in};
 
 use super::{
@@ -53,11 +53,11 @@ use crate::{
     },
     sync::Mutex,
 };
-use connect::Plan;
-use link::Link;
-use link::Text;
+use config::Plan;
+use connection::Link;
+use connection::Text;
+use hot_names::Often;
 use mysql_async::{Row, Value};
-use often::Often;
 use reply::{field, one, what};
 use statements::{Server, Statements};
 use std::{
@@ -449,7 +449,7 @@ impl Store for Mysql {
     }
 
     async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
-        look::look(&self.link, &self.prefix, which).await
+        inspect::look(&self.link, &self.prefix, which).await
     }
 
     async fn check(&self, claim: Claim) -> StoreResult<bool> {

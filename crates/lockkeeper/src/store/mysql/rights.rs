@@ -1,6 +1,6 @@
 //! Which rights the user lacks, and the statement that grants them.
 
-use super::{KIND, error, link::Link, reply, schema};
+use super::{KIND, connection::Link, error, reply, schema};
 use crate::{
     error::{ErrorKind, StoreError},
     store::StoreResult,

@@ -1,9 +1,9 @@
 //! The tables and procedures in the database: making them, and knowing them again.
 
 use super::{
-    KIND, error,
-    link::{Alone, Link},
-    reply, rights,
+    KIND,
+    connection::{Alone, Link},
+    error, reply, rights,
 };
 use crate::{
     api::retry::jittered,

@@ -94,7 +94,7 @@ impl Server {
     /// may not wait and has skipped a locked row with error 1180.
     fn patiently(self) -> &'static str {
         match self {
-            // Our connections do not wait for rows otherwise, see `link::GREETING`.
+            // Our connections do not wait for rows otherwise, see `connection::GREETING`.
             Self::Mariadb => "SET STATEMENT innodb_lock_wait_timeout = 1 FOR ",
             Self::Mysql => "",
         }

@@ -3,7 +3,7 @@
 
 use super::{
     IDLE, bytes,
-    link::Link,
+    connection::Link,
     micros,
     reply::{field, one},
 };

@@ -1,7 +1,7 @@
 //! Telling waiters of their grants. The server cannot call us, so one query for all who wait in
 //! this process asks it, often while things move and seldom while nothing does.
 
-use super::{Mysql, link::Link, reply, schema};
+use super::{Mysql, connection::Link, reply, schema};
 use crate::{
     clock::Clock,
     error::StoreError,

@@ -2,9 +2,9 @@
 
 use super::{
     KIND,
-    calls::Calls,
-    link::{Link, Repeat},
+    connection::{Link, Repeat},
     reply::{get, one},
+    statements::Calls,
 };
 use crate::{
     clock::Clock,

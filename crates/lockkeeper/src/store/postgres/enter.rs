@@ -2,9 +2,9 @@
 
 use super::{
     Shared,
-    calls::Call,
-    link::{self, Repeat, Values},
+    connection::{self, Repeat, Values},
     reply::{Answer, get, nonsense},
+    statements::Call,
 };
 use crate::{
     error::{ErrorKind, Outcome, StoreError},
@@ -38,7 +38,7 @@ impl Shared {
                 return Err(StoreError { kind: ErrorKind::Unavailable, ..e });
             }
             // Nothing was left, unless an earlier copy is still under way, of which `doubts` knows.
-            Err(e) if link::is_blocked(&e) => {
+            Err(e) if connection::is_blocked(&e) => {
                 let wait = self.blocked.note(name, !contends, self.clock.now());
                 return Ok(Entered::Busy(wait));
             }
@@ -87,7 +87,7 @@ impl Shared {
                     // It stands in a line, and perhaps by the word of another server.
                     self.doubts.note(&ask.place);
                 }
-                Err(e) if link::is_blocked(&e) || !e.is_transient() => return Err(e),
+                Err(e) if connection::is_blocked(&e) || !e.is_transient() => return Err(e),
                 // The whole statement finds out what has become of it.
                 _ => {}
             }

@@ -28,15 +28,15 @@
 //! sessions early, and one that is set back keeps dead ones for longer.
 
 mod advice;
-mod blocked;
-mod calls;
-mod connect;
+mod blocked_lines;
+mod config;
+mod connection;
 mod enter;
-mod link;
-mod news;
+mod notify;
 mod reply;
 mod schema;
-mod tend;
+mod statements;
+mod sweep;
 mod tickets;
 mod tx;
 
@@ -57,12 +57,12 @@ use crate::{
         ticket::{Place, SessionId, TicketId},
     },
 };
-use blocked::Blocked;
-use calls::{Call, Calls};
-use connect::Plan;
-use link::{Link, Repeat, Values};
-use news::{Message, Sinks};
+use blocked_lines::Blocked;
+use config::Plan;
+use connection::{Link, Repeat, Values};
+use notify::{Message, Sinks};
 use reply::{Answer, Parting, duration, get, micros, one, scalar};
+use statements::{Call, Calls};
 use std::{
     fmt,
     sync::{
@@ -132,7 +132,7 @@ impl Shared {
         let calls = Calls::of(&schema::quoted(&plan.schema));
         let sinks = Arc::<Sinks>::default();
         let link = |silence, ear| Link::new(Arc::clone(&plan), clock.clone(), silence, ear);
-        let requests = link(link::SILENCE, None);
+        let requests = link(connection::SILENCE, None);
         let pooled = requests.is_pooled().await?;
         advice::refuse(&requests, &calls).await?;
         let id = match schema::ensure(&requests, &calls, &clock, &plan.schema, plan.create).await {
@@ -144,8 +144,8 @@ impl Shared {
             id: AtomicU64::new(u64::from_be_bytes(id.0)),
             calls,
             requests,
-            renewals: link(link::SILENCE_OF_RENEWALS, None),
-            ear: link(link::SILENCE, Some(sinks.ear())),
+            renewals: link(connection::SILENCE_OF_RENEWALS, None),
+            ear: link(connection::SILENCE, Some(sinks.ear())),
             clock,
             pooled,
             schema: plan.schema.clone(),
@@ -217,7 +217,7 @@ impl Shared {
         if news.is_empty() {
             return;
         }
-        let others = news::grants(news).filter_map(|(channel, text)| {
+        let others = notify::grants(news).filter_map(|(channel, text)| {
             if channel != self.channel {
                 return Some((channel, text));
             }
@@ -280,7 +280,7 @@ impl Shared {
         let call = self.requests.call(&self.calls.stand, values, Repeat::Unblocked).await;
         let rows = match call {
             // Somebody's transaction sits on this line; that is nothing to the others.
-            Err(e) if link::is_blocked(&e) => {
+            Err(e) if connection::is_blocked(&e) => {
                 return Ok(TicketStatus::Waiting(self.blocked.note(name, true, self.clock.now())));
             }
             answer => answer?,
@@ -471,7 +471,8 @@ impl Store for Postgres {
             return self.0.tend().await;
         }
         let breaks = (self.0.ear.breaks(), self.0.requests.breaks());
-        if let Err(e) = self.0.ear.batch(&format!("LISTEN {}", self.0.channel), link::REQUEST).await
+        if let Err(e) =
+            self.0.ear.batch(&format!("LISTEN {}", self.0.channel), connection::REQUEST).await
         {
             return e;
         }

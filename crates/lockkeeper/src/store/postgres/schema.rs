@@ -2,9 +2,9 @@
 
 use super::{
     KIND,
-    calls::Calls,
-    link::{Link, Repeat, is_blocked},
+    connection::{Link, Repeat, is_blocked},
     reply::{self, get, nonsense},
+    statements::Calls,
 };
 use crate::{
     api::retry::jittered,

@@ -3,7 +3,7 @@
 //! Thin wrappers around the functions `lk_lock` and `lk_fence_check`, which can be called from any
 //! language and with any driver; `docs/sql.md` describes them.
 
-use super::{KIND, link, schema};
+use super::{KIND, connection, schema};
 use crate::{
     error::{Error, ErrorKind, Loss, Result, StoreError},
     model::{name::Name, sequencer::Sequencer},
@@ -55,7 +55,7 @@ impl Schema {
         match tx.query_typed(&sql, &values).await {
             Ok(rows) => fence(&rows),
             Err(e) if code(&e) == "LK001" => Err(Error::NotAcquired { name, waited: wait }),
-            Err(e) => Err(link::error(e).into()),
+            Err(e) => Err(connection::error(e).into()),
         }
     }
 
@@ -84,7 +84,7 @@ impl Schema {
             Err(e) if code(&e) == "LK003" => {
                 Err(Error::Lost { name: claim.name.clone(), why: Loss::Expired })
             }
-            Err(e) => Err(link::error(e).into()),
+            Err(e) => Err(connection::error(e).into()),
         }
     }
 }

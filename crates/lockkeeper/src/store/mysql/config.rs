@@ -1,6 +1,6 @@
 //! From a URL to a connection.
 
-use super::{Mysql, link::GREETING, schema};
+use super::{Mysql, connection::GREETING, schema};
 use crate::{
     clock::Clock,
     error::{Error, Result},

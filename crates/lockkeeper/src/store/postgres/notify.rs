@@ -1,6 +1,6 @@
 //! Who is told what: the sessions of this process at once, those of others by a notification.
 
-use super::link::Ear;
+use super::connection::Ear;
 use crate::{
     model::{
         name::Name,

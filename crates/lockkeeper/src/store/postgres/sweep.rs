@@ -2,7 +2,7 @@
 
 use super::{
     KIND, Shared,
-    link::{self, Repeat, Values},
+    connection::{self, Repeat, Values},
     news,
     reply::{get, micros, nonsense, one},
 };
@@ -85,7 +85,7 @@ impl Shared {
             match self.requests.call(&self.calls.clear, values, Repeat::Unblocked).await {
                 Ok(rows) => self.cleared(one(&rows)?).await?,
                 // Its ticket is dead, and falls out when the next one comes.
-                Err(e) if link::is_blocked(&e) => {}
+                Err(e) if connection::is_blocked(&e) => {}
                 Err(e) => return Err(e),
             }
         }
@@ -186,7 +186,7 @@ impl Shared {
         loop {
             self.clock.sleep(jittered(TEND, 2)).await;
             if !self.pooled
-                && let Err(e) = self.ear.batch("", link::REQUEST).await
+                && let Err(e) = self.ear.batch("", connection::REQUEST).await
             {
                 return e;
             }

@@ -2,7 +2,7 @@
 
 use super::{
     bytes,
-    link::Link,
+    connection::Link,
     name,
     reply::{self, field},
     schema,

@@ -8,7 +8,7 @@
 //! with pgbouncer 1.18). So one request follows the other, and a request that is given up takes its
 //! connection along.
 
-use super::{KIND, calls::Call, connect::Plan};
+use super::{KIND, config::Plan, statements::Call};
 use crate::{
     api::retry::jittered,
     clock::{Clock, Moment},
