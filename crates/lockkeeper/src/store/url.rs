@@ -153,7 +153,7 @@ impl StoreUrl {
                 Ok(AnyStore::new(super::sqlite::Sqlite::open(&path)?))
             }
             #[cfg(feature = "mysql")]
-            "mysql" | "mariadb" => Ok(AnyStore::new(super::mysql::config::connect(self).await?)),
+            "mysql" | "mariadb" => Ok(AnyStore::new(super::mysql::Mysql::connect(self).await?)),
             #[cfg(feature = "redis")]
             "redis" | "rediss" if self.has("compat") => {
                 Ok(AnyStore::new(super::redlock::Redlock::connect(self).await?))

@@ -155,7 +155,7 @@ async fn a_session_whose_renewal_is_about_to_commit_is_not_dead() {
 }
 
 /// The plain statement that takes a free lock, and the one that does all.
-const FIRST: &str = include_str!("../../../lockkeeper/src/store/postgres/first.sql");
+const FIRST: &str = include_str!("../../../lockkeeper/src/store/postgres/enter_first.sql");
 const WHOLE: &str = include_str!("../../../lockkeeper/src/store/postgres/enter.sql");
 
 /// An enter waits for its row, and meanwhile is given up: the leave that says so was faster. What the

@@ -1,7 +1,8 @@
-//! Tickets of which a copy of the enter may still be under way, though another copy was answered.
+//! Tickets whose enter may still be carried out once more, though one copy of it was answered.
 //!
-//! The request was sent again because its connection broke, and the server may find the first copy late,
-//! perhaps behind the leave. So such a ticket is left as a stray one, whatever the caller knows.
+//! The store sent the enter again because its connection broke. The server may find the first copy late,
+//! perhaps after the leave. So the leave of such a ticket carries [`Leave::stray`](crate::store::Leave::stray),
+//! whatever the core knows: the server then refuses the late copy.
 
 use crate::store::{Entered, StoreResult};
 use crate::{
@@ -9,34 +10,29 @@ use crate::{
     model::ticket::{ById, Place, SessionId, TicketId},
     sync::Mutex,
 };
-use std::sync::MutexGuard;
 
 #[derive(Default)]
 pub(crate) struct Duplicates(Mutex<ById<TicketId, SessionId>>);
 
 impl Duplicates {
-    fn tickets(&self) -> MutexGuard<'_, ById<TicketId, SessionId>> {
-        self.0.lock()
-    }
-
     /// A copy of this ticket's enter got no answer.
-    pub(crate) fn note(&self, place: &Place) {
-        self.tickets().insert(place.ticket, place.session);
+    pub(crate) fn record(&self, place: &Place) {
+        self.0.lock().insert(place.ticket, place.session);
     }
 
-    /// Is such a copy to be feared?
-    pub(crate) fn has(&self, ticket: TicketId) -> bool {
-        self.tickets().contains_key(&ticket)
+    /// May a copy of this ticket's enter still be carried out?
+    pub(crate) fn may_come(&self, ticket: TicketId) -> bool {
+        self.0.lock().contains_key(&ticket)
     }
 
-    /// The ticket is closed now, or the caller knows of the copy. Says whether there was a doubt.
-    pub(crate) fn settle(&self, ticket: TicketId) -> bool {
-        self.tickets().remove(&ticket).is_some()
+    /// The server has closed the ticket, or the caller was told of the copy. Says whether one was recorded.
+    pub(crate) fn clear(&self, ticket: TicketId) -> bool {
+        self.0.lock().remove(&ticket).is_some()
     }
 
-    /// What the caller is told. One whose ticket stands need not know: it is left as a stray one. The others
-    /// must, for they would not leave it.
-    pub(crate) fn tell(
+    /// What the core is told. If the ticket is in the line, the duplicate is hidden: the leave will carry `stray`.
+    /// Otherwise the outcome is *unknown*, or the core would send no leave.
+    pub(crate) fn report(
         &self,
         kind: &'static str,
         ticket: TicketId,
@@ -44,7 +40,7 @@ impl Duplicates {
     ) -> StoreResult<Entered> {
         match entered {
             Ok(Entered::Granted { .. } | Entered::Queued(_)) => entered,
-            entered if !self.settle(ticket) => entered,
+            entered if !self.clear(ticket) => entered,
             Ok(_) => {
                 let what = "a copy of this request may still come";
                 Err(StoreError::unknown(kind, ErrorKind::Unavailable, what))
@@ -53,8 +49,8 @@ impl Duplicates {
         }
     }
 
-    /// An ended session's copies are refused, or leave what is dead to all.
+    /// The session has ended: the server refuses its duplicates, or they enter a ticket that is dead at once.
     pub(crate) fn forget(&self, session: SessionId) {
-        self.tickets().retain(|_, of| *of != session);
+        self.0.lock().retain(|_, of| *of != session);
     }
 }

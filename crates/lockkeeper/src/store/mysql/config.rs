@@ -1,8 +1,7 @@
-//! From a URL to a connection.
+//! From a URL to what is needed to connect.
 
-use super::{Mysql, connection::GREETING, schema};
+use super::connection::GREETING;
 use crate::{
-    clock::Clock,
     error::{Error, Result},
     store::url::StoreUrl,
 };
@@ -13,21 +12,22 @@ use std::time::Duration;
 const OPTIONS: &[&str] =
     &["prefix", "create", "password_file", "tls", "tls_ca", "tls_cert", "tls_key"];
 const PORT: u16 = 3306;
-/// So that a connection whose other end has gone without a word does not stay for ever.
+/// Ends a connection whose other end has gone without a word.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// So that the longest name of a table or procedure fits.
+/// With this the longest name of a table or procedure still fits.
 const PREFIX_MAX: usize = 40;
 
-/// What a URL says, before anything is connected.
-pub(super) struct Plan {
+/// What a URL says.
+pub(super) struct Config {
     pub(super) opts: Opts,
     pub(super) prefix: String,
-    /// May the tables be made and brought up to date?
+    /// May the store make the tables and bring them up to date?
     pub(super) create: bool,
 }
 
-impl Plan {
-    fn read(url: &mut StoreUrl) -> Result<Self> {
+impl Config {
+    /// `mysql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE`
+    pub(super) fn read(url: &mut StoreUrl) -> Result<Self> {
         let authority = url.authority()?;
         let prefix = url.take("prefix").unwrap_or_else(|| "lk".to_owned());
         let password = url.take_file("password_file")?.or(authority.password);
@@ -56,22 +56,11 @@ impl Plan {
             .tcp_nodelay(true)
             .tcp_keepalive(Some(KEEPALIVE))
             .ssl_opts(tls)
-            // More than there are: a statement of ours is never closed behind our back.
+            // More than there are, so that the driver closes no statement of ours.
             .stmt_cache_size(256)
             .setup(GREETING.to_vec());
         Ok(Self { opts: opts.into(), prefix, create })
     }
-}
-
-/// `mysql://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE`.
-pub(in crate::store) async fn connect(mut url: StoreUrl) -> Result<Mysql> {
-    let plan = Plan::read(&mut url)?;
-    Ok(Mysql::over(plan, Clock::system()).await?)
-}
-
-/// The statements that make what a store of this URL needs, for the `mariadb` or `mysql` client.
-pub(in crate::store) fn migration(url: &mut StoreUrl) -> Result<String> {
-    Ok(schema::script(&Plan::read(url)?.prefix))
 }
 
 fn tls(url: &mut StoreUrl) -> Result<Option<SslOpts>> {
@@ -86,7 +75,7 @@ fn tls(url: &mut StoreUrl) -> Result<Option<SslOpts>> {
     if !wanted && ca.is_none() && identity.is_none() {
         return Ok(None);
     }
-    // rustls needs to be told once which cryptography to use; a program that has chosen keeps it.
+    // rustls must be told once which cryptography to use; a program that has chosen keeps its choice.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let opts = SslOpts::default().with_client_identity(identity);
     let roots = roots(ca)?.into_iter().map(Into::into).collect();

@@ -1,31 +1,55 @@
-//! Entering a line: by one plain statement if it is empty, by a procedure otherwise.
+//! Entering a line: by one plain statement if the lock is free, by the procedure `lk_enter` otherwise.
 
-use super::KIND;
 use super::{
-    Enter, Entered, Manner, Mysql, PATIENCE, bytes,
-    connection::Text,
-    error, micros,
-    reply::{self, Answer, one},
+    KIND, Shared,
+    connection::{Sql, bytes},
+    error,
+    reply::{self, EnterAnswer, one},
 };
 use crate::{
     error::{ErrorKind, Outcome, StoreError},
     model::{line::LINE_MAX, ticket::Place},
-    store::StoreResult,
+    store::{Enter, Entered, Leave, Manner, StoreResult, common::repeat::Repeat},
 };
-use std::sync::atomic::Ordering;
 
-impl Mysql {
-    /// Enters an empty line by one plain statement. `None` if the whole procedure is needed.
-    pub(super) async fn enter_first(&self, ask: &Enter) -> StoreResult<Option<u64>> {
+impl Shared {
+    pub(super) async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
+        match self.enter_first(&ask).await {
+            Ok(Some(fence)) => return Ok(Entered::Granted { fence }),
+            Ok(None) => {}
+            // The procedure finds out what has become of the ticket.
+            Err(e) if e.is_transient() && e.outcome == Outcome::Unknown => {
+                self.duplicates.record(&ask.place);
+            }
+            Err(e) if e.is_transient() => {}
+            Err(e) => return Err(e),
+        }
+        let entered = Box::pin(self.enter_line(&ask)).await;
+        match &entered {
+            Ok(Entered::Queued(_)) => self.watch.add(ask.place.session, ask.place.ticket),
+            // A copy that got no answer may come when the lock is free, so the ticket is closed; the core tries
+            // again with another one. If closing fails, the core is told of the copy.
+            Ok(Entered::Busy(_)) if self.duplicates.may_come(ask.place.ticket) => {
+                let leave = Leave { place: ask.place.clone(), keep: None, stray: true };
+                if Box::pin(self.leave_line(leave)).await.is_ok() {
+                    return entered;
+                }
+            }
+            _ => {}
+        }
+        self.duplicates.report(KIND, ask.place.ticket, entered)
+    }
+
+    /// Takes a free lock by one plain statement. `None`: the procedure must decide.
+    async fn enter_first(&self, ask: &Enter) -> StoreResult<Option<u64>> {
         let Place { session, name, ticket } = &ask.place;
-        if self.fast.is_crowded(name) || self.outdated.load(Ordering::Acquire) {
+        if self.fast.is_contended(name) || self.is_outdated() {
             return Ok(None);
         }
-        let breaks = self.link.breaks();
-        let Some(life) = self.fast.known_life(*session, self.clock.now(), breaks) else {
+        let breaks = self.connections.breaks();
+        let Some(expires) = self.fast.known_expiry(*session, self.clock.now(), breaks) else {
             return Ok(None);
         };
-        let deadline = self.server_micros().saturating_add(micros(PATIENCE));
         let params = vec![
             bytes(ticket.to_bytes()),
             bytes(session.to_bytes()),
@@ -33,39 +57,33 @@ impl Mysql {
             ask.mode.capacity().into(),
             bytes(&ask.label),
             bytes(name.as_str()),
-            life.min(deadline).into(),
+            expires.min(self.server_clock.request_deadline()).into(),
         ];
-        let wrote = self.link.write(self.link.lines(), &self.sql.enter_first, params).await?;
-        if wrote.number.is_some() && self.link.breaks() != breaks {
-            // It stands in a line, and perhaps by the word of another server.
-            self.doubts.note(&ask.place);
+        let updated = self.connections.update(&self.statements.enter_first, params).await?;
+        if updated.number.is_some() && self.connections.breaks() != breaks {
+            // The ticket was granted, but perhaps by a server that does not know of the session's end.
+            self.duplicates.record(&ask.place);
             return Ok(None);
         }
-        Ok(wrote.number)
+        Ok(updated.number)
     }
 
-    /// Enters a line by the whole procedure.
-    pub(super) async fn enter_line(&self, ask: &Enter) -> StoreResult<Entered> {
-        let mut answer = self.try_enter(ask).await?;
-        if let Answer::Late(now) = answer {
-            // The server's clock was set, or ours stood still: once more, with the clock it has now.
-            self.set_clock(now);
-            answer = self.try_enter(ask).await?;
-        }
-        match answer {
-            Answer::Entered(entered) => Ok(entered),
-            Answer::Late(now) => {
-                self.set_clock(now);
-                let what = "the server's clock does not stand still";
-                Err(StoreError::not_applied(KIND, ErrorKind::Unavailable, what))
+    /// Enters by the procedure, and once more with the server's new time if its clock was set or ours stood
+    /// still.
+    async fn enter_line(&self, ask: &Enter) -> StoreResult<Entered> {
+        for _ in 0..2 {
+            match self.send_enter(ask).await? {
+                EnterAnswer::Entered(entered) => return Ok(entered),
+                EnterAnswer::TooLate(now) => self.server_clock.set(now),
             }
         }
+        let what = "the server's clock does not stand still";
+        Err(StoreError::not_applied(KIND, ErrorKind::Unavailable, what))
     }
 
-    async fn try_enter(&self, ask: &Enter) -> StoreResult<Answer> {
+    async fn send_enter(&self, ask: &Enter) -> StoreResult<EnterAnswer> {
         let Place { session, name, ticket } = &ask.place;
-        let (sent, breaks) = (self.clock.now(), self.link.breaks());
-        let deadline = self.server_micros().saturating_add(micros(PATIENCE));
+        let (sent, breaks) = (self.clock.now(), self.connections.breaks());
         let params = vec![
             bytes(name.as_str()),
             bytes(ticket.to_bytes()),
@@ -73,31 +91,32 @@ impl Mysql {
             ask.mode.weight().into(),
             ask.mode.capacity().into(),
             u8::from(ask.manner == Manner::Queue).into(),
-            deadline.into(),
+            self.server_clock.request_deadline().into(),
             LINE_MAX.into(),
             bytes(&ask.label),
         ];
         let sql = match ask.manner {
-            Manner::Queue => Text::from(&self.sql.enter),
-            // A request that only tries waits for no row.
-            Manner::Contend => Text::at_once(&self.sql.enter),
+            Manner::Queue => Sql::from(&self.statements.enter),
+            Manner::Contend => Sql::no_wait(&self.statements.enter),
         };
-        let reply = match self.link.insist_briefly(self.link.lines(), sql, params).await {
+        let (pool, repeat) = (&self.connections.requests, Repeat::UnlessBlocked);
+        let (rows, duplicate) = self.connections.call_counting(pool, sql, params, repeat).await;
+        let rows = match rows {
             Err(e) if error::is_blocked(&e) => {
-                if e.outcome == Outcome::Unknown {
-                    self.doubts.note(&ask.place);
+                if duplicate {
+                    self.duplicates.record(&ask.place);
                 }
-                return Ok(Answer::Entered(Entered::Busy(reply::blocked())));
+                return Ok(EnterAnswer::Entered(Entered::Busy(reply::blocked())));
             }
-            reply => reply?,
+            rows => rows?,
         };
-        let answer = reply::entered(&one(reply.rows)?);
-        if reply.doubled {
-            self.doubts.note(&ask.place);
+        let answer = reply::entered(&one(rows)?);
+        if duplicate {
+            self.duplicates.record(&ask.place);
         }
-        if let Ok(Answer::Entered(entered)) = &answer {
-            self.fast.lives_on(*session, sent, breaks);
-            self.fast.set_crowded(name, !matches!(entered, Entered::Granted { .. }));
+        if let Ok(EnterAnswer::Entered(entered)) = &answer {
+            self.fast.confirm(*session, sent, breaks);
+            self.fast.set_contended(name, !matches!(entered, Entered::Granted { .. }));
         }
         answer
     }

@@ -1,5 +1,5 @@
-//! What errors mean: whether the connection is of any more use, whether the request can be repeated,
-//! and whether it may have been carried out.
+//! What an error of the server or the driver means: whether the connection is of any more use, whether the request
+//! can be repeated, and whether it may have been carried out.
 
 use super::KIND;
 use crate::error::{ErrorKind, Outcome, StoreError};
@@ -11,22 +11,22 @@ pub(super) fn code(e: &StoreError) -> Option<u16> {
     Some(source.code)
 }
 
-/// Are tables or procedures of ours missing?
+/// Is a table or procedure of ours missing?
 pub(super) fn is_missing(e: &StoreError) -> bool {
     matches!(code(e), Some(1146 | 1305))
 }
 
-/// Does MySQL want a right of the whole server for what another user has made?
-pub(super) fn is_for_the_system(e: &StoreError) -> bool {
+/// Does MySQL ask for a right on the whole server, because another user has made the procedures?
+pub(super) fn needs_system_right(e: &StoreError) -> bool {
     code(e) == Some(1227)
 }
 
-/// Was the transaction rolled back because others were in the way?
-pub(super) fn is_turned_back(e: &StoreError) -> bool {
-    code(e).is_some_and(turns_back)
+/// Was the transaction rolled back because of another one?
+pub(super) fn is_conflict(e: &StoreError) -> bool {
+    code(e).is_some_and(is_conflict_code)
 }
 
-/// Was it turned back because somebody has a row that it needs?
+/// Was it rolled back because another transaction has locked a row that it needs?
 pub(super) fn is_blocked(e: &StoreError) -> bool {
     matches!(code(e), Some(1205 | 3572))
 }
@@ -34,37 +34,36 @@ pub(super) fn is_blocked(e: &StoreError) -> bool {
 /// Is the connection of no more use?
 pub(super) fn ends_connection(e: &Error) -> bool {
     match e {
-        Error::Server(e) => is_farewell(e.code) || is_elsewhere(e.code),
+        Error::Server(e) => is_farewell(e.code) || is_read_only(e.code),
         _ => true,
     }
 }
 
-/// A deadlock, a wait for a row that was too long, a row or table that has changed meanwhile, a cluster
-/// that has refused: the transaction was rolled back, and nothing keeps the next attempt from
-/// succeeding.
-fn turns_back(code: u16) -> bool {
+/// A deadlock, too long a wait for a row, a row or table that has changed meanwhile, a refusal by the cluster: the
+/// transaction was rolled back, and the next attempt may succeed.
+fn is_conflict_code(code: u16) -> bool {
     matches!(code, 1213 | 1205 | 1206 | 1020 | 1412 | 1637 | 3101 | 3572)
 }
 
-/// The server ends the connection, by shutdown or by somebody's KILL; what it did before is unknown.
+/// The server ends the connection, by a shutdown or a KILL; what it did before is unknown.
 fn is_farewell(code: u16) -> bool {
     matches!(code, 1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1317 | 1927 | 3169 | 4031)
 }
 
-/// The server takes no writes: it is a replica, was made one, or has lost its cluster. Another may have
+/// The server takes no writes: it is a replica, was made one, or has lost its cluster. Another server may have
 /// taken over under the same name, which only a new connection finds.
-pub(super) fn is_elsewhere(code: u16) -> bool {
+pub(super) fn is_read_only(code: u16) -> bool {
     matches!(code, 1047 | 1290 | 1792 | 1836 | 3032)
 }
 
-/// What the error of a request means to us.
+/// What the error of a request means.
 ///
-/// The procedures roll back whatever fails in them, but they can fail after their commit too, so
-/// that nothing was done is said of few errors.
+/// The procedures roll back what fails in them, but they can fail after their commit, too. So few errors
+/// are reported as *not applied*.
 pub(super) fn error(e: Error) -> StoreError {
     match e {
         Error::Server(e) if !is_farewell(e.code) => {
-            let undone = turns_back(e.code) || is_elsewhere(e.code);
+            let undone = is_conflict_code(e.code) || is_read_only(e.code);
             let outcome = if undone { Outcome::NotApplied } else { Outcome::Unknown };
             StoreError { outcome, ..refused(e) }
         }
@@ -72,7 +71,7 @@ pub(super) fn error(e: Error) -> StoreError {
     }
 }
 
-/// The error with what is below it. The driver's own words for an error of the system would only repeat it.
+/// Adds the error below. The driver wraps an error of the operating system in words that only repeat it.
 fn because(e: StoreError, source: Error) -> StoreError {
     match source {
         Error::Io(IoError::Io(source)) => e.because(source),
@@ -80,11 +79,11 @@ fn because(e: StoreError, source: Error) -> StoreError {
     }
 }
 
-/// What the error of an attempt to connect means to us.
-pub(super) fn at_connect(e: Error) -> StoreError {
+/// What the error of an attempt to connect means.
+pub(super) fn connect_error(e: Error) -> StoreError {
     match e {
         Error::Server(e) if !is_farewell(e.code) => refused(e),
-        e => match tls(&e) {
+        e => match tls_failure(&e) {
             Some(what) => StoreError::not_applied(KIND, ErrorKind::Misconfigured, what).because(e),
             None => {
                 let what = "cannot connect";
@@ -94,8 +93,8 @@ pub(super) fn at_connect(e: Error) -> StoreError {
     }
 }
 
-/// What keeps us from a TLS connection. To try again would not help.
-fn tls(e: &Error) -> Option<String> {
+/// Why there is no TLS connection. Trying again would not help.
+fn tls_failure(e: &Error) -> Option<String> {
     let tls = match e {
         Error::Driver(DriverError::NoClientSslFlagFromServer) => {
             return Some("the server offers no TLS, and the URL asks for it".into());
@@ -112,7 +111,7 @@ fn tls(e: &Error) -> Option<String> {
     })
 }
 
-/// Has the server no room on its disk? Some errors of a file say so by the system's number alone.
+/// Is the server's disk full? Some errors about a file say so only by the operating system's text.
 fn is_full(e: &ServerError) -> bool {
     let by_number = matches!(e.code, 3 | 1026 | 1030) && e.message.contains("No space left");
     matches!(e.code, 1021 | 1114) || by_number
@@ -120,10 +119,10 @@ fn is_full(e: &ServerError) -> bool {
 
 fn refused(e: ServerError) -> StoreError {
     let (kind, hint) = match e.code {
-        code if turns_back(code) => (ErrorKind::Unavailable, "; others are in the way"),
-        // Too many connections; or statements and procedures that are just being made anew.
+        code if is_conflict_code(code) => (ErrorKind::Unavailable, "; others are in the way"),
+        // Too many connections; or procedures that another process is just making anew.
         1040 | 1203 | 1226 | 1129 | 1180 | 1305 | 1615 => (ErrorKind::Unavailable, ""),
-        code if is_elsewhere(code) => {
+        code if is_read_only(code) => {
             (ErrorKind::Unavailable, "; the server takes no writes: is it a replica?")
         }
         1041 => (ErrorKind::Unavailable, "; the server has no memory left"),
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_was_done_is_said_only_where_it_is_sure() {
+    fn not_applied_is_reported_only_where_the_server_has_rolled_back() {
         for sure in [1213, 1205, 3572, 1290, 1047] {
             assert_eq!(error(server(sure)).outcome, Outcome::NotApplied, "{sure}");
         }
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_said_at_once() {
+    fn a_full_disk_is_not_a_transient_error() {
         for full in [1021, 1114] {
             assert_eq!(error(server(full)).kind, ErrorKind::Full, "{full}");
         }
@@ -175,9 +174,9 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_connection_is_said_once() {
+    fn the_reason_of_a_refused_connection_is_told_once() {
         use std::{error::Error as _, io};
-        for mean in [at_connect, error] {
+        for mean in [connect_error, error] {
             let e = mean(io::Error::from_raw_os_error(111).into());
             let source = e.source().expect("a reason");
             assert!(source.to_string().contains("refused") && source.source().is_none());
@@ -189,17 +188,17 @@ mod tests {
     #[test]
     fn a_first_connection_that_is_refused_for_the_moment_can_be_tried_again() {
         for soon in [1040, 1203, 1226, 1129, 1290, 1792, 1836] {
-            let e = at_connect(server(soon));
+            let e = connect_error(server(soon));
             assert!(e.is_transient() && e.outcome == Outcome::NotApplied, "{soon}");
         }
     }
 
     #[test]
-    fn a_server_that_shuts_down_refuses_nobody_for_good() {
+    fn a_shutdown_is_a_transient_error() {
         for farewell in [1053, 1077, 1079, 1152, 1927] {
-            let e = at_connect(server(farewell));
+            let e = connect_error(server(farewell));
             assert!(e.is_transient() && e.outcome == Outcome::NotApplied, "{farewell}");
         }
-        assert!(!at_connect(server(1045)).is_transient());
+        assert!(!connect_error(server(1045)).is_transient());
     }
 }

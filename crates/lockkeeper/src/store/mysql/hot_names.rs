@@ -1,4 +1,8 @@
-//! Which names this process releases again and again.
+//! The names that this process releases again and again.
+//!
+//! A rarely used name is released with its session taken out of the index, or every renewal would walk over all
+//! names that the session has ever locked. For a hot name that would write the index twice for each pair of enter and
+//! leave, so there the session stays.
 
 use crate::model::name::Name;
 use foldhash::fast::RandomState;
@@ -7,34 +11,34 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-const PLACES: usize = 1024;
-/// From so many releases on, with no other name in the same place between them, a name counts as one.
-const OFTEN: u64 = 8;
+const SLOTS: usize = 1024;
+/// A name is hot from so many releases on, with no release of another name in the same slot between them.
+const HOT: u64 = 8;
 
-/// A count for each name that was released lately, in a place chosen by its hash. A name that comes to a place
-/// of another begins anew, so what is counted as frequent is few names in comparison with all.
-pub(super) struct Often {
+/// A count for each name that was released lately, in a slot chosen by its hash. A name that comes to the slot
+/// of another begins anew, so few names are hot in comparison with all.
+pub(super) struct HotNames {
     /// The upper bits are of the name's hash, the lower eight are the count.
-    places: Box<[AtomicU64]>,
+    slots: Box<[AtomicU64]>,
     hasher: RandomState,
 }
 
-impl Default for Often {
+impl Default for HotNames {
     fn default() -> Self {
-        let places = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
-        Self { places, hasher: RandomState::default() }
+        let slots = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
+        Self { slots, hasher: RandomState::default() }
     }
 }
 
-impl Often {
-    /// The name is released once more: is it a frequent one?
-    pub(super) fn again(&self, name: &Name) -> bool {
+impl HotNames {
+    /// Counts a release of the name. Says whether the name is hot.
+    pub(super) fn count_release(&self, name: &Name) -> bool {
         let hash = self.hasher.hash_one(name.as_str());
-        let place = &self.places[usize::try_from(hash % PLACES as u64).unwrap_or(0)];
-        let (tag, last) = (hash & !0xff, place.load(Ordering::Relaxed));
+        let slot = &self.slots[usize::try_from(hash % SLOTS as u64).unwrap_or(0)];
+        let (tag, last) = (hash & !0xff, slot.load(Ordering::Relaxed));
         let count = if last & !0xff == tag { (last & 0xff) + 1 } else { 1 };
-        place.store(tag | count.min(OFTEN), Ordering::Relaxed);
-        count >= OFTEN
+        slot.store(tag | count.min(HOT), Ordering::Relaxed);
+        count >= HOT
     }
 }
 
@@ -43,13 +47,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_frequent_after_some_releases_and_many_names_in_turn_are_not() {
-        let (often, name) = (Often::default(), Name::new("a").unwrap());
-        let counted: Vec<bool> = (0..OFTEN + 1).map(|_| often.again(&name)).collect();
-        assert_eq!(counted.iter().filter(|frequent| **frequent).count(), 2, "{counted:?}");
+    fn a_name_is_hot_after_some_releases_and_many_names_in_turn_are_not() {
+        let (names, name) = (HotNames::default(), Name::new("a").unwrap());
+        let counted: Vec<bool> = (0..HOT + 1).map(|_| names.count_release(&name)).collect();
+        assert_eq!(counted.iter().filter(|hot| **hot).count(), 2, "{counted:?}");
         for i in 0..100_000 {
-            assert!(!often.again(&Name::new(&format!("name {i}")).unwrap()));
+            assert!(!names.count_release(&Name::new(&format!("name {i}")).unwrap()));
         }
-        assert!(!often.again(&name), "others had its place");
+        assert!(!names.count_release(&name), "other names had its slot");
     }
 }

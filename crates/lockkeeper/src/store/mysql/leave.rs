@@ -1,28 +1,46 @@
-//! Leaving a line: by one plain statement if the lock has no waiters, by a procedure otherwise.
+//! Leaving a line, by the ticket's owner or by an eviction: by one plain statement if the lock has no waiters, by
+//! the procedure `lk_leave` otherwise.
 
 use super::{
-    Leave, Left, Mysql, STRAY_MAX, bytes, micros,
-    reply::{self, one, what},
+    Shared,
+    connection::{Sql, bytes},
+    reply::{self, micros, nonsense, one, what},
 };
-use crate::{model::ticket::Place, store::StoreResult};
-use std::sync::atomic::Ordering;
+use crate::{
+    model::{
+        name::Name,
+        ticket::{Place, TicketId},
+    },
+    store::{Leave, Left, STRAY_MAX, StoreResult, common::repeat::Repeat},
+};
 
-impl Mysql {
-    /// Releases a lock without waiters by one plain statement. Says whether it did.
-    pub(super) async fn leave_first(&self, ask: &Leave) -> StoreResult<bool> {
-        let Place { session, name, ticket } = &ask.place;
-        let plain = ask.keep.is_none() && !ask.stray && !self.outdated.load(Ordering::Acquire);
-        if !plain || self.fast.is_crowded(name) {
-            return Ok(false);
+impl Shared {
+    pub(super) async fn leave(&self, ask: Leave) -> StoreResult<Left> {
+        self.watch.remove(ask.place.ticket);
+        let ask = Leave { stray: ask.stray || self.duplicates.may_come(ask.place.ticket), ..ask };
+        if self.leave_first(&ask).await? {
+            return Ok(Left::Released);
         }
-        let sql = if self.often.again(name) { &self.sql.leave_first } else { &self.sql.leave_rare };
-        let params =
-            vec![bytes(name.as_str()), bytes(ticket.to_bytes()), bytes(session.to_bytes())];
-        let wrote = self.link.write(self.link.lines(), sql, params).await?;
-        Ok(wrote.changed)
+        Box::pin(self.leave_line(ask)).await
     }
 
-    /// Leaves a line by the whole procedure.
+    /// Releases a lock without waiters by one plain statement. Says whether it did.
+    async fn leave_first(&self, ask: &Leave) -> StoreResult<bool> {
+        let Place { session, name, ticket } = &ask.place;
+        let plain = ask.keep.is_none() && !ask.stray && !self.is_outdated();
+        if !plain || self.fast.is_contended(name) {
+            return Ok(false);
+        }
+        let sql = match self.hot_names.count_release(name) {
+            true => &self.statements.leave_first,
+            false => &self.statements.leave_first_rare,
+        };
+        let params =
+            vec![bytes(name.as_str()), bytes(ticket.to_bytes()), bytes(session.to_bytes())];
+        Ok(self.connections.update(sql, params).await?.changed)
+    }
+
+    /// Leaves by the procedure.
     pub(super) async fn leave_line(&self, ask: Leave) -> StoreResult<Left> {
         let Place { session, name, ticket } = &ask.place;
         let params = vec![
@@ -32,21 +50,36 @@ impl Mysql {
             micros(ask.keep.unwrap_or_default()).into(),
             if ask.stray { micros(STRAY_MAX) } else { 0 }.into(),
         ];
-        let row = one(self.link.ask(self.link.lines(), &self.sql.leave, params).await?)?;
+        let (pool, sql) = (&self.connections.requests, &self.statements.leave);
+        let row = one(self.connections.call(pool, sql, params, Repeat::IfNotApplied).await?)?;
         if reply::fence(&row)? > 0 {
-            self.fast.set_crowded(name, true);
+            self.fast.set_contended(name, true);
             self.watch.handed_over();
         }
         let what = what(&row)?;
         if ask.stray && what != "pinned" {
-            self.doubts.settle(*ticket);
+            self.duplicates.clear(*ticket);
         }
         match what.as_str() {
             "released" => Ok(Left::Released),
             "withdrawn" => Ok(Left::Withdrawn),
             "gone" => Ok(Left::Gone),
             "pinned" => Err(reply::pinned()),
-            _ => Err(reply::nonsense()),
+            other => Err(nonsense(other)),
+        }
+    }
+
+    pub(super) async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
+        let params = vec![bytes(name.as_str()), bytes(ticket.to_bytes())];
+        let (pool, sql) = (&self.connections.requests, Sql::from(&self.statements.evict));
+        let call = self.connections.call_counting(pool, sql, params, Repeat::Always);
+        let (rows, duplicate) = call.await;
+        match what(&one(rows?)?)?.as_str() {
+            "evicted" => Ok(true),
+            // If a copy got no answer, that copy may have evicted the ticket.
+            "gone" => Ok(duplicate),
+            "pinned" => Err(reply::pinned()),
+            other => Err(nonsense(other)),
         }
     }
 }

@@ -4,26 +4,29 @@ use super::KIND;
 use crate::{
     error::{ErrorKind, StoreError},
     model::{
-        line::{LINE_MAX, Ticket},
+        line::{LINE_MAX, Line, Ticket},
+        name::Name,
         ticket::{Mode, Owner, TicketId},
     },
-    store::{Entered, Holder, StoreResult, TicketStatus, Wait},
+    store::{Entered, StoreId, StoreResult, TicketStatus, Wait, common::decode},
 };
+pub(super) use decode::micros;
 use mysql_async::{Row, prelude::FromValue};
 use std::time::Duration;
 
-/// An answer that no procedure of ours gives.
-pub(super) fn nonsense() -> StoreError {
-    StoreError::unknown(KIND, ErrorKind::Corrupt, "the server's answer makes no sense")
+pub(super) fn nonsense(detail: impl std::fmt::Display) -> StoreError {
+    decode::nonsense(KIND, detail)
 }
 
 /// The only row of an answer.
 pub(super) fn one(rows: Vec<Row>) -> StoreResult<Row> {
-    rows.into_iter().next().ok_or_else(nonsense)
+    rows.into_iter().next().ok_or_else(|| nonsense("no row"))
 }
 
-pub(super) fn field<T: FromValue>(row: &Row, name: &str) -> StoreResult<T> {
-    row.get_opt(name).and_then(Result::ok).ok_or_else(nonsense)
+/// One column of a row.
+pub(super) fn field<T: FromValue>(row: &Row, column: &str) -> StoreResult<T> {
+    let value = row.get_opt(column).and_then(Result::ok);
+    value.ok_or_else(|| nonsense(format_args!("column {column}")))
 }
 
 pub(super) fn what(row: &Row) -> StoreResult<String> {
@@ -34,60 +37,59 @@ pub(super) fn fence(row: &Row) -> StoreResult<u64> {
     field(row, "fence")
 }
 
-/// A length of time in microseconds; what lies behind us is none.
-pub(super) fn duration(row: &Row, name: &str) -> StoreResult<Duration> {
-    let micros: i64 = field(row, name)?;
-    Ok(Duration::from_micros(u64::try_from(micros).unwrap_or(0)))
+/// A length of time in microseconds; a deadline that has passed is zero.
+pub(super) fn time(row: &Row, column: &str) -> StoreResult<Duration> {
+    field(row, column).map(decode::duration)
 }
 
-pub(super) fn ticket_id(bytes: Vec<u8>) -> StoreResult<TicketId> {
-    let bytes = <[u8; 16]>::try_from(bytes).map_err(|_| nonsense())?;
-    Ok(TicketId::from_bytes(bytes))
+pub(super) fn ticket_id(row: &Row, column: &str) -> StoreResult<TicketId> {
+    decode::ticket_id(KIND, &field::<Vec<u8>>(row, column)?)
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+pub(super) fn store_id(row: &Row) -> StoreResult<StoreId> {
+    decode::store_id(KIND, &field::<Vec<u8>>(row, "store")?)
+}
+
+/// The row's name. `None` if it is invalid, so that another program has written it: such rows are left alone.
+pub(super) fn name(row: &Row) -> StoreResult<Option<Name>> {
+    let name: Vec<u8> = field(row, "name")?;
+    Ok(std::str::from_utf8(&name).ok().and_then(|name| Name::new(name).ok()))
 }
 
 fn owner(row: &Row) -> StoreResult<Option<Owner>> {
-    let Some(host) = field::<Option<Vec<u8>>>(row, "host")? else { return Ok(None) };
-    let program: Vec<u8> = field(row, "program")?;
-    Ok(Some(Owner { host: text(&host), pid: field(row, "pid")?, program: text(&program) }))
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let Some(host) = field::<Option<Vec<u8>>>(row, "host")?.map(text) else { return Ok(None) };
+    let program = field(row, "program").map(text)?;
+    Ok(Some(Owner { host, pid: field(row, "pid")?, program }))
 }
 
 fn wait(row: &Row) -> StoreResult<Wait> {
     let holder = match owner(row)? {
         None => None,
-        Some(owner) => {
-            let (note, held_for) = (field(row, "note")?, Some(duration(row, "held_for")?));
-            Some(Holder { owner, label: note, held_for })
-        }
+        Some(owner) => Some((owner, field(row, "note")?, Some(field(row, "held_for")?))),
     };
-    // A deadline has passed only when the clock shows more.
-    let recheck = duration(row, "recheck")? + Duration::from_millis(1);
-    let ahead = usize::try_from(field::<u64>(row, "ahead")?).unwrap_or(usize::MAX);
-    Ok(Wait { ahead, holder, recheck })
+    Ok(decode::wait(field(row, "ahead")?, holder, field(row, "recheck")?))
 }
 
-/// What is told to one who comes to a line that somebody's transaction sits on.
+/// What a ticket is told whose line a transaction of others has locked.
 pub(super) fn blocked() -> Wait {
     Wait { ahead: 1, holder: None, recheck: Duration::from_millis(50) }
 }
 
-/// What became of an enter.
-pub(super) enum Answer {
+/// The answer to an enter.
+pub(super) enum EnterAnswer {
     Entered(Entered),
-    /// It came too late; the server's clock says so much.
-    Late(i64),
+    /// The request's deadline had passed. Carries the server's time.
+    TooLate(i64),
 }
 
-pub(super) fn entered(row: &Row) -> StoreResult<Answer> {
+pub(super) fn entered(row: &Row) -> StoreResult<EnterAnswer> {
     let refuse = |kind, what: String| Err(StoreError::not_applied(KIND, kind, what));
-    Ok(Answer::Entered(match what(row)?.as_str() {
+    Ok(EnterAnswer::Entered(match what(row)?.as_str() {
         "granted" => Entered::Granted { fence: fence(row)? },
         "queued" => Entered::Queued(wait(row)?),
         "busy" => Entered::Busy(wait(row)?),
-        "late" => return Ok(Answer::Late(field(row, "fence")?)),
+        "late" => return Ok(EnterAnswer::TooLate(field(row, "fence")?)),
         "over" => return Err(StoreError::session_over(KIND)),
         "closed" => {
             let what = "the ticket was closed before this request came";
@@ -101,36 +103,49 @@ pub(super) fn entered(row: &Row) -> StoreResult<Answer> {
             let what = format!("{LINE_MAX} tickets stand in the line already");
             return refuse(ErrorKind::Full, what);
         }
-        _ => return Err(nonsense()),
+        other => return Err(nonsense(other)),
     }))
 }
 
-pub(super) fn stand(row: &Row) -> StoreResult<TicketStatus> {
+pub(super) fn status(row: &Row) -> StoreResult<TicketStatus> {
     Ok(match what(row)?.as_str() {
         "granted" => TicketStatus::Granted { fence: fence(row)? },
         "queued" => TicketStatus::Waiting(wait(row)?),
         "gone" => TicketStatus::Gone,
-        _ => return Err(nonsense()),
+        other => return Err(nonsense(other)),
     })
 }
 
-/// A user's transaction has checked the ticket's fence and not ended yet.
+/// A user's transaction has checked the ticket's fence and has not ended yet.
 pub(super) fn pinned() -> StoreError {
     let what = "a transaction has checked this lock's fence and is not over";
     StoreError::not_applied(KIND, ErrorKind::Unavailable, what)
 }
 
-/// A ticket as people see it.
-pub(super) fn ticket(row: &Row) -> StoreResult<Ticket> {
+fn ticket(row: &Row) -> StoreResult<Ticket> {
     let fence = Some(fence(row)?).filter(|fence| *fence > 0);
     Ok(Ticket {
-        id: ticket_id(field(row, "id")?)?,
+        id: ticket_id(row, "id")?,
         mode: Mode::of(field(row, "weight")?, field(row, "capacity")?),
         fence,
         owner: owner(row)?,
         label: field(row, "note")?,
-        entered_ago: duration(row, "entered_ago")?,
-        granted_ago: fence.map(|_| duration(row, "granted_ago")).transpose()?,
-        ends_in: duration(row, "ends_in")?,
+        entered_ago: time(row, "entered_ago")?,
+        granted_ago: fence.map(|_| time(row, "granted_ago")).transpose()?,
+        ends_in: time(row, "ends_in")?,
     })
+}
+
+/// Lines of the tickets that live, from rows in the order of names and places.
+pub(super) fn lines(rows: &[Row]) -> StoreResult<Vec<Line>> {
+    let mut tickets = Vec::with_capacity(rows.len());
+    for row in rows {
+        let ticket = ticket(row)?;
+        if let Some(name) = name(row)?
+            && !ticket.ends_in.is_zero()
+        {
+            tickets.push((name, ticket));
+        }
+    }
+    Ok(decode::lines(tickets))
 }

@@ -1,19 +1,23 @@
-//! The tables and procedures in the database: making them, and knowing them again.
+//! The tables and procedures in the database: finding them, making them, bringing them up to date.
 
 use super::{
     KIND,
-    connection::{Alone, Link},
+    connection::{Connections, Dedicated},
     error, reply, rights,
 };
 use crate::{
     api::retry::jittered,
+    clock::Clock,
     error::{ErrorKind, StoreError},
-    store::{StoreId, StoreResult},
+    store::{
+        StoreId, StoreResult,
+        common::{layout, repeat::Repeat},
+    },
 };
 use mysql_async::Row;
 use std::time::Duration;
 
-/// The version of what is in the `.sql` files. A change there is a new number here, and where a table changes
+/// The number of the layout that the `.sql` files make. It grows with every change there; a changed table also needs
 /// a step in `upgrade.sql`. A procedure that takes or answers something else than before gets another name, so
 /// that processes which stay connected through an upgrade go on with what they know.
 pub(super) const LAYOUT: i64 = 5;
@@ -21,11 +25,11 @@ pub(super) const LAYOUT: i64 = 5;
 /// The prefix that stands in the `.sql` files.
 const WRITTEN: &str = "lk_";
 
-/// The first file, and one statement, come before those that may change what is there.
+/// These come before what may change existing tables: the table that has the layout, and the upgrade's helpers.
 const META: &str = include_str!("meta.sql");
 const UPGRADE: &str = include_str!("upgrade.sql");
-/// What users' transactions call comes first: MySQL keeps a procedure as it is for as long as a transaction
-/// lives that has called it, and the others must not be made anew before that one can be.
+/// What users' transactions call comes before our own procedures: MySQL keeps a procedure as it is for as long as a
+/// transaction lives that has called it, and ours must not be replaced before that one can be.
 const FILES: [&str; 5] = [
     include_str!("tables.sql"),
     include_str!("user.sql"),
@@ -33,36 +37,36 @@ const FILES: [&str; 5] = [
     include_str!("lines.sql"),
     include_str!("sessions.sql"),
 ];
-/// The procedures of `upgrade.sql`, which go when it is done.
+/// The procedures of `upgrade.sql`, which are dropped when the upgrade is done.
 const HELPERS: [&str; 4] = ["refuse_newer", "upgrade_do", "upgrade_first", "upgrade"];
 
 /// For how long one process waits for another that is making the tables.
 const MAKING: Duration = Duration::from_secs(30);
 /// For how long one statement of it may take beyond that.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STATEMENT: Duration = Duration::from_secs(10);
 /// How often the server may refuse a statement because a transaction keeps a table or a procedure as it is. While
-/// the statement waits for that transaction the server lets nobody else near, renewals among them: so each
+/// the statement waits for that transaction the server lets no other request near, not even renewals: so each
 /// attempt is short, and a long pause follows. All attempts together take less time than `MAKING`.
 const REFUSALS: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(5);
 /// For how long the server waits for tables and procedures, and for rows. MySQL cannot wait for less than a second.
 const BRIEFLY: &str = "SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 5";
-/// What is said if the turn does not come.
+/// The error if another process does not finish making the tables.
 const BUSY: &str = "another process is making the tables and does not come to an end";
 
-/// A text about our tables, with the prefix of the URL in it.
-pub(super) fn named(prefix: &str, sql: &str) -> String {
+/// The text with the prefix of the URL in the names of tables and procedures.
+pub(super) fn with_prefix(prefix: &str, sql: &str) -> String {
     sql.replace(WRITTEN, &format!("{prefix}_"))
 }
 
-/// The statements that make all tables and procedures, in order. The first of them refuse what is newer.
+/// The statements that make all tables and procedures, in order. The first of them refuse a newer layout.
 fn statements(prefix: &str) -> Vec<String> {
     let mut statements: Vec<String> = [META, UPGRADE].map(|file| parts(prefix, file)).concat();
     statements.push(format!("CALL {prefix}_refuse_newer({LAYOUT})"));
     statements.push(format!("CALL {prefix}_upgrade_first()"));
     statements.extend(FILES.iter().flat_map(|file| parts(prefix, file)));
     statements.push(format!("CALL {prefix}_upgrade()"));
-    statements.extend(tidy(prefix));
+    statements.extend(drop_helpers(prefix));
     statements.push(format!(
         "INSERT IGNORE INTO {prefix}_meta(id, layout, store) \
          VALUES (1, 0, UNHEX(LEFT(SHA2(CONCAT(UUID(), RAND()), 256), 16)))"
@@ -75,15 +79,14 @@ fn statements(prefix: &str) -> Vec<String> {
     statements
 }
 
-/// The statements that take the helpers away.
-fn tidy(prefix: &str) -> impl Iterator<Item = String> {
+fn drop_helpers(prefix: &str) -> impl Iterator<Item = String> {
     HELPERS.into_iter().map(move |name| format!("DROP PROCEDURE IF EXISTS {prefix}_{name}"))
 }
 
 /// The statements of one file.
 fn parts(prefix: &str, file: &str) -> Vec<String> {
     let mut statements = Vec::new();
-    let text = named(prefix, file);
+    let text = with_prefix(prefix, file);
     let code = text.lines().filter(|line| !line.starts_with("--") && *line != "DELIMITER //");
     let code: Vec<&str> = code.collect();
     let parts = code.split(|line| *line == "//").map(|lines| lines.join("\n"));
@@ -97,19 +100,15 @@ fn parts(prefix: &str, file: &str) -> Vec<String> {
     statements
 }
 
-/// FNV-1a of what is in the `.sql` files but for comments in lines of their own: whether it is the same text, and
-/// nothing against forgery.
+/// A digest of the statements in the `.sql` files. Comments in lines of their own do not count.
 fn digest() -> u64 {
     let all = [META, UPGRADE].iter().chain(&FILES).flat_map(|file| parts("lk", file));
-    all.flat_map(String::into_bytes).fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
-        (digest ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    layout::digest(all.flat_map(String::into_bytes))
 }
 
-/// All that makes the store's tables and procedures, as a script for the `mariadb` or `mysql`
-/// client: for those whose programs may not create anything. The client stops at the first refusal, such as that
-/// of `_turn` while another process makes the tables.
-pub(super) fn script(prefix: &str) -> String {
+/// The same as a script for the `mariadb` or `mysql` client, where programs may not create anything. The
+/// client stops at the first refusal, such as that of `_turn` while another process makes the tables.
+pub(super) fn printed(prefix: &str) -> String {
     let mut all = vec![
         format!("DROP PROCEDURE IF EXISTS {prefix}_turn"),
         format!(
@@ -133,33 +132,35 @@ fn turn(prefix: &str) -> String {
     format!("lockkeeper making {prefix}")
 }
 
-/// Makes what is missing; says whose data it is.
-pub(super) async fn prepare(link: &Link, prefix: &str, create: bool) -> StoreResult<StoreId> {
-    let found = match link.insist(link.lines(), &meta(prefix), Vec::new()).await {
+/// Finds the tables and procedures, or makes them if `create` allows; returns the identity of their data.
+pub(super) async fn ensure(
+    connections: &Connections,
+    clock: &Clock,
+    prefix: &str,
+    create: bool,
+) -> StoreResult<StoreId> {
+    let (pool, sql) = (&connections.requests, meta(prefix));
+    let found = match connections.call(pool, &sql, Vec::new(), Repeat::Always).await {
         Err(e) if error::is_missing(&e) => None,
-        reply => known(&reply?.rows, prefix)?,
+        rows => known(&rows?, prefix)?,
     };
     if let Some(id) = found {
         return Ok(id);
     }
     if !create {
-        let what = format!(
-            "the tables {prefix}_… are not there or not up to date, and the URL says create=false; \
-             let somebody run what `lockkeeper migrate --print` prints"
-        );
-        return Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what));
+        return Err(layout::refuse_missing(KIND, &format!("the tables {prefix}_… are")));
     }
-    let mut maker = link.alone(MAKING + PATIENCE).await?;
-    let made = make(link, &mut maker, prefix).await;
+    let mut maker = connections.dedicated(MAKING + STATEMENT).await?;
+    let made = make(clock, &mut maker, prefix).await;
     maker.end().await;
     made.map_err(|e| explain(e, prefix))
 }
 
-/// Makes tables and procedures, unless another process has made them while this one waited for its turn.
-async fn make(link: &Link, maker: &mut Alone, prefix: &str) -> StoreResult<StoreId> {
+/// Makes tables and procedures, unless another process makes them while this one waits for its turn.
+async fn make(clock: &Clock, maker: &mut Dedicated, prefix: &str) -> StoreResult<StoreId> {
     let turn = vec![turn(prefix).into(), MAKING.as_secs().into()];
     let got = maker.ask("SELECT COALESCE(GET_LOCK(?, ?), 0)", turn).await?;
-    if !got.first().is_some_and(|row| field(row, 0).is_ok_and(|got: i64| got == 1)) {
+    if got.first().and_then(|row| row.get_opt(0)?.ok()) != Some(1_i64) {
         return Err(StoreError::not_applied(KIND, ErrorKind::Unavailable, BUSY));
     }
     match maker.ask(&meta(prefix), Vec::new()).await {
@@ -171,11 +172,11 @@ async fn make(link: &Link, maker: &mut Alone, prefix: &str) -> StoreResult<Store
         }
     }
     maker.ask(BRIEFLY, Vec::new()).await?;
-    if let Err(e) = make_all(link, maker, prefix).await {
+    if let Err(e) = make_all(clock, maker, prefix).await {
         // A connection that is broken or silent takes no more statements.
         let answered = error::code(&e).is_some();
-        for statement in tidy(prefix).filter(|_| answered) {
-            // A helper that stays is replaced by the next process that makes the tables.
+        for statement in drop_helpers(prefix).filter(|_| answered) {
+            // The next process that makes the tables replaces a helper that stays.
             let _ = maker.ask(&statement, Vec::new()).await;
         }
         return Err(e);
@@ -186,20 +187,20 @@ async fn make(link: &Link, maker: &mut Alone, prefix: &str) -> StoreResult<Store
     })
 }
 
-/// Runs the statements. One that the server refuses because a transaction is in the way is run again, after a pause
-/// in which all requests that had to wait behind it get on; the pause comes after the last attempt too, because the
-/// next process begins at once.
-async fn make_all(link: &Link, maker: &mut Alone, prefix: &str) -> StoreResult<()> {
+/// Runs the statements. One that the server refuses because of a transaction is run again, after a pause in which
+/// all requests that had to wait behind it get on. The pause comes after the last attempt too, because the next
+/// process begins at once.
+async fn make_all(clock: &Clock, maker: &mut Dedicated, prefix: &str) -> StoreResult<()> {
     let mut refusals = 0;
     for statement in statements(prefix) {
         while let Err(e) = maker.ask(&statement, Vec::new()).await {
-            if !error::is_turned_back(&e) {
+            if !error::is_conflict(&e) {
                 return Err(e);
             }
             refusals += 1;
-            // All programs wait for a procedure that is gone and not there again.
+            // No pause between the DROP and the CREATE of a procedure: all programs wait for it.
             if refusals >= REFUSALS || !statement.trim_start().starts_with("CREATE PROCEDURE") {
-                link.clock().sleep(jittered(PAUSE, 3)).await;
+                clock.sleep(jittered(PAUSE, 3)).await;
             }
             if refusals >= REFUSALS {
                 return Err(e);
@@ -209,7 +210,7 @@ async fn make_all(link: &Link, maker: &mut Alone, prefix: &str) -> StoreResult<(
     Ok(())
 }
 
-/// All that is there: the tables of an older layout lack some of it.
+/// Reads all columns that are there: the tables of an older layout lack some.
 fn meta(prefix: &str) -> String {
     format!("SELECT * FROM {prefix}_meta WHERE id = 1")
 }
@@ -219,11 +220,8 @@ fn known(rows: &[Row], prefix: &str) -> StoreResult<Option<StoreId>> {
     let Some(row) = rows.first() else { return Ok(None) };
     let layout: i64 = reply::field(row, "layout")?;
     if layout > LAYOUT {
-        let what = format!(
-            "the tables {prefix}_… were made by a newer lockkeeper (layout {layout}, this one \
-             knows {LAYOUT}); use that one, or another prefix="
-        );
-        return Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what));
+        let what = format!("the tables {prefix}_… were");
+        return Err(layout::refuse_newer(KIND, &what, layout, LAYOUT, "prefix="));
     }
     if layout < LAYOUT {
         return Ok(None);
@@ -232,18 +230,12 @@ fn known(rows: &[Row], prefix: &str) -> StoreResult<Option<StoreId>> {
     if script != digest().to_be_bytes() {
         tracing::warn!(prefix, layout, "the procedures were made by another build of this layout");
     }
-    let store: Vec<u8> = reply::field(row, "store")?;
-    let store = <[u8; 8]>::try_from(store).map_err(|_| reply::nonsense())?;
-    Ok(Some(StoreId(store)))
+    Ok(Some(reply::store_id(row)?))
 }
 
-fn field<T: mysql_async::prelude::FromValue>(row: &Row, at: usize) -> StoreResult<T> {
-    row.get_opt(at).and_then(Result::ok).ok_or_else(reply::nonsense)
-}
-
-/// Says which rights are needed, and that another user can make the tables; or what keeps them as they are.
+/// Adds what to do about the error: which rights are needed, or what has locked the tables.
 fn explain(mut e: StoreError, prefix: &str) -> StoreError {
-    if error::is_for_the_system(&e) {
+    if error::needs_system_right(&e) {
         e.what.push_str(&format!(
             "; the procedures {prefix}_… were made by a user with SYSTEM_USER, such as root, and MySQL lets only \
              such a user change them; let one run what `lockkeeper migrate --print` prints"
@@ -283,7 +275,7 @@ mod tests {
 
     #[test]
     fn the_script_makes_all_that_the_library_makes() {
-        let script = script("lk");
+        let script = printed("lk");
         for statement in statements("lk") {
             assert!(script.contains(&statement));
         }

@@ -1,80 +1,76 @@
-//! Clearing leftovers away: beside renewals and never in their way, and at the end of a session, for programs
-//! that live too shortly to renew anything.
+//! Clearing away what ended sessions and idle lines have left: beside renewals and never in their way, and when a
+//! session is closed, for programs that end before their first renewal.
 
 use super::{
-    IDLE, bytes,
-    connection::Link,
-    micros,
-    reply::{field, one},
+    Shared,
+    connection::bytes,
+    reply::{field, micros, one},
 };
 use crate::{
-    clock::{Clock, Moment},
-    store::{STRAY_MAX, StoreResult},
+    clock::Moment,
+    store::{STRAY_MAX, StoreResult, common::repeat::Repeat},
 };
 use std::{sync::Arc, time::Duration};
-use tokio::{
-    sync::{Mutex, OwnedMutexGuard},
-    task::JoinHandle,
-    time::timeout,
-};
+use tokio::{sync::OwnedMutexGuard, task::JoinHandle};
 
-/// At the end of a session nothing is swept if that was done less than this ago.
+/// For how long an idle line's last number is kept: longer than clocks may differ.
+const IDLE: Duration = Duration::from_secs(24 * 3600);
+/// One renewal of so many looks for idle lines, even if nothing else is to be swept.
+const RENEWALS: u64 = 16;
+/// A close sweeps only if the last sweep began longer ago than this.
 const SELDOM: Duration = Duration::from_secs(10);
-/// For how long the end of a session may be put off.
-const AT_THE_END: Duration = Duration::from_millis(250);
+/// A close waits for its sweep so long at most.
+const AT_CLOSE: Duration = Duration::from_millis(250);
 
-/// One sweep at a time, in a task of its own.
-pub(super) struct Sweep {
-    link: Arc<Link>,
-    clock: Clock,
-    sql: Arc<str>,
-    /// Locked while one is under way.
-    last: Arc<Mutex<Last>>,
-}
-
-/// What is to be known of the last sweep.
+/// The last sweep of this process. Locked while one is running.
 #[derive(Default)]
-struct Last {
+pub(super) struct LastSweep {
     began: Option<Moment>,
-    /// Where the next one goes on looking for idle lines.
+    /// The name after which the next sweep goes on looking for idle lines.
     after: Vec<u8>,
 }
 
-impl Sweep {
-    pub(super) fn new(link: &Arc<Link>, clock: &Clock, sql: &str) -> Self {
-        let (link, clock) = (Arc::clone(link), clock.clone());
-        Self { link, clock, sql: sql.into(), last: Arc::default() }
-    }
-
-    /// Lets a few leftovers be cleared away, unless that is going on. Nobody waits for it, and nobody
-    /// suffers if it fails.
-    pub(super) fn begin(&self) {
-        if let Ok(last) = Arc::clone(&self.last).try_lock_owned() {
-            self.run(last);
+impl Shared {
+    /// A renewal was answered, and says whether it has seen leftovers. It does not wait for the sweep.
+    pub(super) fn sweep_with_some_renewals(self: &Arc<Self>, leftovers: bool) {
+        let due = self.renewed.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % RENEWALS
+            == RENEWALS - 1;
+        if (due || leftovers)
+            && let Ok(last) = Arc::clone(&self.sweeping).try_lock_owned()
+        {
+            self.sweep_in_background(last);
         }
     }
 
-    /// The same, if it was not done lately; waits a little for it, because the program may be at its end.
-    pub(super) async fn at_the_end(&self) {
-        let Ok(last) = Arc::clone(&self.last).try_lock_owned() else { return };
+    pub(super) async fn sweep_at_close(self: &Arc<Self>) {
+        let Ok(last) = Arc::clone(&self.sweeping).try_lock_owned() else { return };
         let lately = |began| self.clock.now().saturating_since(began) < SELDOM;
         if !last.began.is_some_and(lately) {
-            let _ = timeout(AT_THE_END, self.run(last)).await;
+            tokio::select! {
+                _ = self.sweep_in_background(last) => {}
+                () = self.clock.sleep(AT_CLOSE) => {}
+            }
         }
     }
 
-    fn run(&self, mut last: OwnedMutexGuard<Last>) -> JoinHandle<()> {
-        let (link, sql) = (Arc::clone(&self.link), Arc::clone(&self.sql));
+    fn sweep_in_background(
+        self: &Arc<Self>,
+        mut last: OwnedMutexGuard<LastSweep>,
+    ) -> JoinHandle<()> {
+        let shared = Arc::clone(self);
         last.began = Some(self.clock.now());
         tokio::spawn(async move {
-            if let Ok(next) = once(&link, &sql, &last.after).await {
-                last.after = next;
+            match shared.sweep(&last.after).await {
+                Ok(next) => last.after = next,
+                Err(e) => tracing::debug!(error = %e, "leftovers were not cleared away"),
             }
         })
     }
-}
 
-async fn once(link: &Link, sql: &str, after: &[u8]) -> StoreResult<Vec<u8>> {
-    let params = vec![micros(STRAY_MAX).into(), micros(IDLE).into(), bytes(after)];
-    field(&one(link.ask(link.lines(), sql, params).await?)?, "next")
+    async fn sweep(&self, after: &[u8]) -> StoreResult<Vec<u8>> {
+        let params = vec![micros(STRAY_MAX).into(), micros(IDLE).into(), bytes(after)];
+        let (pool, sql) = (&self.connections.requests, &self.statements.sweep);
+        let rows = self.connections.call(pool, sql, params, Repeat::IfNotApplied).await?;
+        field(&one(rows)?, "next")
+    }
 }

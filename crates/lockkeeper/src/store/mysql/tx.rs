@@ -29,22 +29,21 @@ impl Procedures {
     #[must_use]
     pub fn new(prefix: &str) -> Self {
         Self {
-            lock: schema::named(prefix, "CALL lk_lock(?, ?)"),
-            fence_check: schema::named(prefix, "CALL lk_fence_check(?, ?, ?, ?)"),
+            lock: schema::with_prefix(prefix, "CALL lk_lock(?, ?)"),
+            fence_check: schema::with_prefix(prefix, "CALL lk_fence_check(?, ?, ?, ?)"),
         }
     }
 
-    /// Takes a lock for exactly as long as the transaction lives; waits at most so long for those who
-    /// have it, guards and other transactions. Answers with
-    /// a number that is greater than the fence of every grant before.
+    /// Takes a lock for exactly as long as the transaction lives; waits at most `wait` while a guard or another
+    /// transaction holds it. Returns a number that is greater than the fence of every grant before.
     ///
-    /// Others wait in line meanwhile, as for any lock.
+    /// Other tickets wait in line meanwhile, as for any lock.
     ///
     /// # Errors
     /// [`Error::NotAcquired`] if the lock did not come free in time. A [`StoreError`] if the
     /// transaction has read before something was granted and so cannot tell how the lock stands: take
-    /// the lock first, or use READ COMMITTED. Whatever the database says otherwise. The transaction
-    /// should then be rolled back.
+    /// the lock first, or use READ COMMITTED. Otherwise the database's error. Roll the transaction back
+    /// after any of them.
     ///
     /// # Cancel safety
     /// The connection is in an unknown state: drop it too, and the transaction ends.
@@ -55,7 +54,7 @@ impl Procedures {
         wait: Duration,
     ) -> Result<u64> {
         let name = Name::new(name.as_ref())?;
-        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).min(MOST_MS);
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).min(LONGEST_WAIT_MS);
         let params: Vec<Value> = vec![name.as_str().as_bytes().into(), wait_ms.into()];
         let answer: mysql_async::Result<Option<Row>> =
             tx.exec_first(self.lock.as_str(), params).await;
@@ -69,13 +68,13 @@ impl Procedures {
         }
     }
 
-    /// Makes sure that the sequencer's grant is held, until the transaction ends: what it writes and
-    /// the ownership are one atomic step. Whoever wants the lock next waits for that, and so does a
+    /// Makes sure that the sequencer's grant is held until the transaction ends: the transaction's writes and
+    /// the ownership check are one atomic step. The next ticket waits for the transaction, and so does a
     /// release of the guard itself: commit first.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the grant is not held any more. Whatever the database says otherwise. The
-    /// transaction should then be rolled back.
+    /// [`Error::Lost`] if the grant is not held any more. Otherwise the database's error. Roll the transaction
+    /// back after any of them.
     ///
     /// # Cancel safety
     /// The connection is in an unknown state: drop it too, and the transaction ends.
@@ -99,8 +98,8 @@ impl Procedures {
     }
 }
 
-/// The longest wait that is sent, so that the server can count with it: a day.
-const MOST_MS: u64 = 86_400_000;
+/// The longest wait that is sent, a day: the server can add it to a time.
+const LONGEST_WAIT_MS: u64 = 86_400_000;
 
 /// [`Procedures::lock_in`] with the prefix that URLs have by default.
 ///

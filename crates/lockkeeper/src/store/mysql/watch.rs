@@ -1,12 +1,11 @@
-//! Telling waiters of their grants. The server cannot call us, so one query for all who wait in
-//! this process asks it, often while things move and seldom while nothing does.
+//! Telling waiters of their grants. The server cannot notify us, so one query for all waiters of this process
+//! asks it: every 2 ms while locks move, ever more rarely, up to every 50 ms, while none does.
 
-use super::{Mysql, connection::Link, reply, schema};
+use super::{Shared, reply, schema};
 use crate::{
-    clock::Clock,
     error::StoreError,
     model::ticket::{SessionId, TicketId},
-    store::{Hints, StoreResult},
+    store::{Hints, StoreResult, common::repeat::Repeat},
     sync::Mutex,
 };
 use mysql_async::Value;
@@ -14,114 +13,98 @@ use std::{
     collections::{HashMap, HashSet},
     convert::Infallible,
     iter,
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     time::Duration,
 };
 use tokio::sync::Notify;
 
-/// The pauses between two looks.
-const PAUSE_FIRST: Duration = Duration::from_millis(2);
-const PAUSE_MOST: Duration = Duration::from_millis(50);
+/// The pauses between two queries.
+const PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Grants that are older than this were told or are found by the waiter's own poll. Much longer than
+/// Older grants were told already, or the waiter's own poll finds them. In microseconds; much longer than
 /// a transaction takes from drawing a fence to its end.
 const RECENT: i64 = 5_000_000;
 
-/// Who waits in this process, and who is to be told.
+/// The waiters of this process, and where their sessions get hints.
 #[derive(Default)]
 pub(super) struct Watch {
     sinks: Mutex<HashMap<SessionId, Arc<dyn Hints>>>,
     waiting: Mutex<HashMap<TicketId, SessionId>>,
-    /// Something may have moved: look now.
-    stir: Notify,
-    /// One session's task looks for all.
-    turn: tokio::sync::Mutex<()>,
+    /// Something may have moved: ask now.
+    changed: Notify,
+    /// Held by the task of the session that asks for all sessions.
+    asking: tokio::sync::Mutex<()>,
 }
 
 impl Watch {
-    fn sinks(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<dyn Hints>>> {
-        self.sinks.lock()
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, HashMap<TicketId, SessionId>> {
-        self.waiting.lock()
-    }
-
-    /// From now on this session is told.
-    pub(super) fn tell(&self, session: SessionId, to: Arc<dyn Hints>) {
-        self.sinks().insert(session, to);
-    }
-
-    /// Nothing of this session is awaited any more.
     pub(super) fn forget(&self, session: SessionId) {
-        self.sinks().remove(&session);
-        self.waiting().retain(|_, of| *of != session);
+        self.sinks.lock().remove(&session);
+        self.waiting.lock().retain(|_, of| *of != session);
     }
 
-    /// This ticket waits, from its enter on.
-    pub(super) fn waits(&self, session: SessionId, ticket: TicketId) {
-        if self.waiting().insert(ticket, session).is_none() {
-            self.stir.notify_one();
+    /// This ticket waits for its grant from now on.
+    pub(super) fn add(&self, session: SessionId, ticket: TicketId) {
+        if self.waiting.lock().insert(ticket, session).is_none() {
+            self.changed.notify_one();
         }
     }
 
-    pub(super) fn waits_no_more(&self, ticket: TicketId) {
-        self.waiting().remove(&ticket);
+    pub(super) fn remove(&self, ticket: TicketId) {
+        self.waiting.lock().remove(&ticket);
     }
 
-    /// A lock was handed over: perhaps to somebody here.
+    /// This process has handed a lock over, perhaps to a waiter of its own.
     pub(super) fn handed_over(&self) {
-        if !self.waiting().is_empty() {
-            self.stir.notify_one();
+        if !self.waiting.lock().is_empty() {
+            self.changed.notify_one();
         }
     }
+}
 
-    /// Looks for all sessions of this handle, for as long as it is this one's turn.
-    pub(super) async fn look(&self, store: &Mysql) -> StoreError {
-        let _turn = self.turn.lock().await;
-        match self.look_on(store).await {
+impl Shared {
+    /// Gives a session its hints. The task of one session asks for all sessions of this handle.
+    pub(super) async fn hints(&self, session: SessionId, sink: Arc<dyn Hints>) -> StoreError {
+        self.watch.sinks.lock().insert(session, Arc::clone(&sink));
+        sink.recheck(None);
+        let _asking = self.watch.asking.lock().await;
+        match self.ask_for_grants().await {
             Err(e) => e,
         }
     }
 
-    async fn look_on(&self, store: &Mysql) -> StoreResult<Infallible> {
-        let mut pause = PAUSE_FIRST;
+    async fn ask_for_grants(&self) -> StoreResult<Infallible> {
+        let (watch, mut pause) = (&self.watch, PAUSE);
         loop {
-            while self.waiting().is_empty() {
-                self.stir.notified().await;
-                pause = PAUSE_FIRST;
+            while watch.waiting.lock().is_empty() {
+                watch.changed.notified().await;
+                pause = PAUSE;
             }
-            if self.look_once(&store.link, &store.sql.granted, store.server_micros()).await? {
-                pause = PAUSE_FIRST;
+            if self.tell_granted().await? {
+                pause = PAUSE;
             }
-            if self.stirred(&store.clock, pause).await {
-                pause = PAUSE_FIRST;
-            } else {
-                pause = (pause + pause / 4).min(PAUSE_MOST);
+            tokio::select! {
+                () = watch.changed.notified() => pause = PAUSE,
+                () = self.clock.sleep(pause) => pause = (pause + pause / 4).min(LONGEST_PAUSE),
             }
         }
     }
 
-    async fn stirred(&self, clock: &Clock, pause: Duration) -> bool {
-        tokio::select! {
-            () = self.stir.notified() => true,
-            () = clock.sleep(pause) => false,
-        }
-    }
-
-    /// Tells those whose turn has come; says whether there were any.
-    async fn look_once(&self, link: &Link, sql: &Granted, now: i64) -> StoreResult<bool> {
-        let waiting: HashSet<SessionId> = self.waiting().values().copied().collect();
-        let mut sinks = self.sinks().clone();
+    /// Tells the waiters that were granted; says whether there were any.
+    async fn tell_granted(&self) -> StoreResult<bool> {
+        let waiting: HashSet<SessionId> = self.watch.waiting.lock().values().copied().collect();
+        let mut sinks = self.watch.sinks.lock().clone();
         sinks.retain(|session, _| waiting.contains(session));
         let sessions: Vec<SessionId> = sinks.keys().copied().collect();
+        let since = self.server_clock.now() - RECENT;
         let mut moved = false;
-        for some in sessions.chunks(Granted::MOST) {
-            let (sql, mut params) = sql.asking_for(some);
-            params.push((now - RECENT).into());
-            for row in link.insist(link.watch(), sql, params).await?.rows {
-                let ticket = reply::ticket_id(reply::field(&row, "id")?)?;
-                let Some(session) = self.waiting().remove(&ticket) else { continue };
+        for some in sessions.chunks(FindGrants::MOST) {
+            let (sql, mut params) = self.statements.find_grants.of(some);
+            params.push(since.into());
+            let call = self.connections.call(&self.connections.watch, sql, params, Repeat::Always);
+            for row in call.await? {
+                let ticket = reply::ticket_id(&row, "id")?;
+                let Some(session) = self.watch.waiting.lock().remove(&ticket) else { continue };
                 sinks[&session].granted(ticket, reply::fence(&row)?);
                 moved = true;
             }
@@ -130,11 +113,11 @@ impl Watch {
     }
 }
 
-/// The question for the grants of some sessions: who has waited is granted in a row of its own. There is one text for each power of two, so that the
-/// server has to prepare few.
-pub(super) struct Granted(Vec<String>);
+/// The query for the grants of some sessions. It reads the tickets behind the first: a ticket that has waited is
+/// granted there. There is one text for each power of two, so that the server has to prepare few.
+pub(super) struct FindGrants(Vec<String>);
 
-impl Granted {
+impl FindGrants {
     /// How many sessions one query asks for.
     const MOST: usize = 64;
 
@@ -143,16 +126,16 @@ impl Granted {
             let marks = vec!["?"; many].join(", ");
             let sql =
                 format!("SELECT id, fence FROM lk_ticket WHERE session IN ({marks}) AND fence > ?");
-            schema::named(prefix, &sql)
+            schema::with_prefix(prefix, &sql)
         };
         Self((0..=Self::MOST.ilog2()).map(|power| text(1 << power)).collect())
     }
 
-    /// The text for so many sessions, and what stands for them in it: one may be named repeatedly.
-    fn asking_for(&self, sessions: &[SessionId]) -> (&str, Vec<Value>) {
-        let room = sessions.len().next_power_of_two();
-        let named = sessions.iter().chain(iter::repeat(&sessions[0])).take(room);
+    /// The text for so many sessions, and its parameters, where one session may be repeated.
+    fn of(&self, sessions: &[SessionId]) -> (&str, Vec<Value>) {
+        let places = sessions.len().next_power_of_two();
+        let named = sessions.iter().chain(iter::repeat(&sessions[0])).take(places);
         let params = named.map(|session| session.to_bytes().as_slice().into()).collect();
-        (&self.0[room.ilog2() as usize], params)
+        (&self.0[places.ilog2() as usize], params)
     }
 }

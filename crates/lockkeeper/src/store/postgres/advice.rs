@@ -1,25 +1,27 @@
-//! What about a server's set-up can hurt locks, and what to do about it.
+//! What in a server's set-up can hurt locks, and what to do about it.
 
 use super::{
     KIND,
-    connection::{Link, Repeat},
+    connection::Connection,
     reply::{get, one},
-    statements::Calls,
+    rights,
+    statements::Statements,
 };
 use crate::{
     clock::Clock,
     error::{ErrorKind, StoreError},
-    store::{Advice, StoreResult},
+    store::{
+        Advice, StoreResult,
+        common::{advice::Findings, repeat::Repeat},
+    },
 };
 
 /// The oldest server that is known to do.
 const OLDEST: i32 = 130_000;
-/// From here on a difference of clocks is worth a word, in microseconds.
-const SKEW_MICROS: u64 = 30_000_000;
-/// And a snapshot so many transactions old, two of which are a use of a lock.
-const HELD_BACK: i64 = 100_000;
+/// A snapshot that is so many transactions old is reported. A lock and its release are two.
+const OLD_SNAPSHOT: i64 = 100_000;
 
-/// What there is to know about a server.
+/// What the store asks about a server.
 struct Facts {
     version: i32,
     encoding: String,
@@ -28,7 +30,7 @@ struct Facts {
     fsync: String,
     full_page_writes: String,
     recovery: bool,
-    /// Replicas, and how many of them commits wait for.
+    /// Replicas, and which of them commits wait for.
     replicas: i64,
     synchronous: String,
     /// How many transactions ago the oldest snapshot was taken that a transaction still uses.
@@ -37,8 +39,8 @@ struct Facts {
 }
 
 impl Facts {
-    async fn of(link: &Link, calls: &Calls) -> StoreResult<Self> {
-        let rows = link.call(&calls.facts, &[], Repeat::Always).await?;
+    async fn ask(requests: &Connection, statements: &Statements) -> StoreResult<Self> {
+        let rows = requests.call(&statements.facts, &[], Repeat::Always).await?;
         let row = one(&rows)?;
         Ok(Self {
             version: get(row, "version")?,
@@ -56,9 +58,9 @@ impl Facts {
     }
 }
 
-/// Refuses a server that cannot do.
-pub(super) async fn refuse(link: &Link, calls: &Calls) -> StoreResult<()> {
-    let facts = Facts::of(link, calls).await?;
+/// Refuses a server on which the store cannot work.
+pub(super) async fn refuse(requests: &Connection, statements: &Statements) -> StoreResult<()> {
+    let facts = Facts::ask(requests, statements).await?;
     let what = if facts.version < OLDEST {
         format!("the server has version {}; at least 13 is needed", facts.version / 10_000)
     } else if facts.encoding != "UTF8" {
@@ -69,160 +71,58 @@ pub(super) async fn refuse(link: &Link, calls: &Calls) -> StoreResult<()> {
     Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what))
 }
 
-/// Says what should be known about a server.
-pub(super) async fn of(
-    link: &Link,
-    calls: &Calls,
+/// What users of this server should know.
+pub(super) async fn collect(
+    requests: &Connection,
+    statements: &Statements,
     clock: &Clock,
     schema: &str,
 ) -> StoreResult<Vec<Advice>> {
-    let facts = Facts::of(link, calls).await?;
-    let mut advice: Vec<Advice> = [
-        replica(&facts),
-        commits(&facts),
-        disk(&facts),
-        failover(&facts),
-        isolation(&facts, link.is_pooled().await?),
-        pooler(link.is_pooled().await?),
-        skew(&facts, clock),
-        snapshot(&facts),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    let missing = missing_rights(link, calls, schema).await?;
-    advice.extend(missing.into_iter().map(|(right, statement)| Advice {
-        what: format!("the user has no right to {right}"),
-        consequence: "locks cannot be taken".into(),
-        remedy: statement,
-    }));
-    Ok(advice)
-}
-
-/// The rights that the user lacks, each with the statement that grants it.
-async fn missing_rights(
-    link: &Link,
-    calls: &Calls,
-    schema: &str,
-) -> StoreResult<Vec<(String, String)>> {
-    let rows = link.call(&calls.rights, &[&schema], Repeat::Always).await?;
-    rows.iter().map(|row| Ok((get(row, "privilege")?, get(row, "remedy")?))).collect()
-}
-
-/// The error, and what to grant, if it is about rights.
-pub(super) async fn with_rights(
-    mut e: StoreError,
-    link: &Link,
-    calls: &Calls,
-    schema: &str,
-) -> StoreError {
-    if e.kind == ErrorKind::Denied
-        && let Ok(missing) = missing_rights(link, calls, schema).await
-    {
-        for (_, statement) in missing {
-            e.what.push_str("; ");
-            e.what.push_str(&statement);
-        }
+    let facts = Facts::ask(requests, statements).await?;
+    let mut findings = Findings::default();
+    judge_server(&mut findings, &facts);
+    judge_pooler(&mut findings, &facts, requests.is_pooled().await?);
+    findings.compare_clocks(
+        facts.now,
+        clock,
+        "locks do not mind, but fences begin at the server's clock",
+    );
+    for (right, statement) in rights::missing(requests, statements, schema).await? {
+        let what = format!("the user has no right to {right}");
+        findings.add_if(true, what, "locks cannot be taken", &statement);
     }
-    e
+    Ok(findings.0)
 }
 
-fn advice(what: impl Into<String>, consequence: &str, remedy: &str) -> Option<Advice> {
-    let (consequence, remedy) = (consequence.to_owned(), remedy.to_owned());
-    Some(Advice { what: what.into(), consequence, remedy })
-}
-
-fn replica(facts: &Facts) -> Option<Advice> {
-    if !facts.recovery {
-        return None;
-    }
-    advice(
+fn judge_server(findings: &mut Findings, facts: &Facts) {
+    findings.add_if(
+        facts.recovery,
         "the server is a replica",
         "it accepts no writes, so no lock can be taken",
         "name all servers in the URL, postgres://a,b/db: the one that can write is found",
-    )
-}
-
-fn commits(facts: &Facts) -> Option<Advice> {
-    if facts.commit != "off" {
-        return None;
-    }
-    advice(
+    );
+    findings.add_if(
+        facts.commit == "off",
         "synchronous_commit is off",
         "a crash of the server forgets what was done in the last fraction of a second: a lock that \
          was granted then may be granted again, with a fence that is greater all the same",
         "leave it on for the user of the locks: ALTER ROLE … SET synchronous_commit = on",
-    )
-}
-
-fn disk(facts: &Facts) -> Option<Advice> {
-    if facts.fsync == "on" && facts.full_page_writes == "on" {
-        return None;
-    }
-    advice(
+    );
+    findings.add_if(
+        facts.fsync != "on" || facts.full_page_writes != "on",
         "fsync or full_page_writes is off",
         "a crash of the machine can destroy the database, locks and fences included",
         "turn both on",
-    )
-}
-
-fn failover(facts: &Facts) -> Option<Advice> {
-    if facts.replicas == 0 || !facts.synchronous.is_empty() {
-        return None;
-    }
-    advice(
+    );
+    findings.add_if(
+        facts.replicas > 0 && facts.synchronous.is_empty(),
         format!("{} replicas follow asynchronously", facts.replicas),
         "a failover can lose the last grants: two may hold one lock until the first of them renews, \
          and fences go on from the new server's clock",
         "set synchronous_standby_names, or let resources check fences",
-    )
-}
-
-fn isolation(facts: &Facts, pooled: bool) -> Option<Advice> {
-    if !pooled || facts.isolation == "read committed" {
-        return None;
-    }
-    advice(
-        format!(
-            "default_transaction_isolation is {}, and a pooler stands in between",
-            facts.isolation
-        ),
-        "requests for one lock meet serialization errors and are repeated",
-        "ALTER ROLE … SET default_transaction_isolation = 'read committed'",
-    )
-}
-
-fn pooler(pooled: bool) -> Option<Advice> {
-    if !pooled {
-        return None;
-    }
-    advice(
-        "the server sees us come from another port than we do: a pooler or an address translation \
-         stands in between",
-        "nothing is prepared and nobody listens, so a waiter polls and gets its turn later",
-        "connect to the server itself, or say pooler=false if no pooler lends connections out for a \
-         transaction",
-    )
-}
-
-fn skew(facts: &Facts, clock: &Clock) -> Option<Advice> {
-    let ours = i64::try_from(clock.wall_micros()).unwrap_or(i64::MAX);
-    let apart = facts.now.abs_diff(ours);
-    if apart < SKEW_MICROS {
-        return None;
-    }
-    advice(
-        format!("the server's clock and ours are {} seconds apart", apart / 1_000_000),
-        "locks do not mind, but fences begin at the server's clock",
-        "let both machines keep time (NTP)",
-    )
-}
-
-fn snapshot(facts: &Facts) -> Option<Advice> {
-    if facts.held_back < HELD_BACK {
-        return None;
-    }
-    advice(
+    );
+    findings.add_if(
+        facts.held_back >= OLD_SNAPSHOT,
         format!(
             "a snapshot is in use that is {} transactions old (backend_xmin in pg_stat_activity): a backup, \
              a long query or a forgotten transaction",
@@ -231,5 +131,25 @@ fn snapshot(facts: &Facts) -> Option<Advice> {
         "every earlier version of a lock's row is kept as long as it lasts, so locks in much use become \
          slower and slower",
         "take backups from a replica, end transactions that idle (idle_in_transaction_session_timeout)",
-    )
+    );
+}
+
+fn judge_pooler(findings: &mut Findings, facts: &Facts, pooled: bool) {
+    findings.add_if(
+        pooled && facts.isolation != "read committed",
+        format!(
+            "default_transaction_isolation is {}, and a pooler stands in between",
+            facts.isolation
+        ),
+        "requests for one lock meet serialization errors and are repeated",
+        "ALTER ROLE … SET default_transaction_isolation = 'read committed'",
+    );
+    findings.add_if(
+        pooled,
+        "the server sees us come from another port than we do: a pooler or an address translation \
+         stands in between",
+        "nothing is prepared and nobody listens, so a waiter polls and gets its turn later",
+        "connect to the server itself, or say pooler=false if no pooler lends connections out for a \
+         transaction",
+    );
 }

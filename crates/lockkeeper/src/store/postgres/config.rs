@@ -1,4 +1,4 @@
-//! From a URL to a connection.
+//! From a URL to what is needed to connect.
 
 use super::KIND;
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     store::{StoreResult, common::tls, url::StoreUrl},
 };
 use tokio::net::TcpStream;
-use tokio_postgres::{Config, config::SslMode, tls::MakeTlsConnect};
+use tokio_postgres::{config::SslMode, tls::MakeTlsConnect};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 /// The options of a PostgreSQL URL.
@@ -24,30 +24,29 @@ const OPTIONS: &[&str] = &[
 
 const PORT: u16 = 5432;
 
-/// What a URL says, before anything is connected. It has no `Debug`: it may hold a password.
-pub(super) struct Plan {
-    config: Config,
+/// What a URL says. It has no `Debug`: it may hold a password.
+pub(super) struct Config {
+    driver: tokio_postgres::Config,
     hosts: Vec<(String, u16)>,
     tls: Option<MakeRustlsConnect>,
-    /// The schema's name, as it is.
+    /// The schema's name, not quoted.
     pub(super) schema: String,
-    /// May the schema be created and brought up to date?
+    /// May the store create the schema and bring it up to date?
     pub(super) create: bool,
-    /// Does a pooler stand in between that lends connections for a transaction? `None` if it has to be
-    /// found out.
+    /// Does a pooler stand in between that lends connections for one transaction? `None`: the store finds out.
     pub(super) pooler: Option<bool>,
 }
 
-/// How a server is spoken to over TLS.
+/// TLS to one host.
 pub(super) type Tls = <MakeRustlsConnect as MakeTlsConnect<TcpStream>>::TlsConnect;
 
-impl Plan {
+impl Config {
     /// `postgres://[USER[:PASSWORD]@]HOST[:PORT],…[/DATABASE]`
     pub(super) fn read(url: &mut StoreUrl) -> Result<Self> {
         let authority = url.authority()?;
         let schema = url.take("schema").unwrap_or_else(|| "lockkeeper".to_owned());
-        let odd = |c: char| c.is_control() || matches!(c, '"' | '\'' | '\\' | '$' | '.');
-        if schema.is_empty() || schema.len() > 63 || schema.contains(odd) {
+        let forbidden = |c: char| c.is_control() || matches!(c, '"' | '\'' | '\\' | '$' | '.');
+        if schema.is_empty() || schema.len() > 63 || schema.contains(forbidden) {
             let what =
                 "schema= must be the name of a schema, 1 to 63 bytes without quotes and dots";
             return Err(Error::Url(what.into()));
@@ -57,23 +56,23 @@ impl Plan {
         let password = url.take_file("password_file")?.or_else(|| authority.password.clone());
         let tls = tls(url)?;
         url.finish(OPTIONS)?;
-        let mut config = Config::new();
-        config.application_name("lockkeeper");
-        config.user(authority.user.as_deref().unwrap_or("postgres"));
+        let mut driver = tokio_postgres::Config::new();
+        driver.application_name("lockkeeper");
+        driver.user(authority.user.as_deref().unwrap_or("postgres"));
         if !authority.path.is_empty() {
-            config.dbname(&authority.path);
+            driver.dbname(&authority.path);
         }
         if let Some(password) = password {
-            config.password(password);
+            driver.password(password);
         }
-        config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
+        driver.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
         let hosts = authority.hosts.into_iter();
         let hosts = hosts.map(|(host, port)| (host, port.unwrap_or(PORT))).collect();
-        Ok(Self { config, hosts, tls, schema, create, pooler })
+        Ok(Self { driver, hosts, tls, schema, create, pooler })
     }
 
-    pub(super) fn config(&self) -> &Config {
-        &self.config
+    pub(super) fn driver(&self) -> &tokio_postgres::Config {
+        &self.driver
     }
 
     pub(super) fn hosts(&self) -> &[(String, u16)] {
@@ -81,17 +80,14 @@ impl Plan {
     }
 
     pub(super) async fn stream(&self, host: &str, port: u16) -> StoreResult<TcpStream> {
-        let stream = TcpStream::connect((host, port)).await.and_then(|stream| {
-            stream.set_nodelay(true)?;
-            Ok(stream)
-        });
-        stream.map_err(|e| {
+        let stream = TcpStream::connect((host, port)).await;
+        stream.and_then(|stream| stream.set_nodelay(true).map(|()| stream)).map_err(|e| {
             let what = format!("cannot connect to {host}:{port}");
             StoreError::not_applied(KIND, ErrorKind::Unavailable, what).because(e)
         })
     }
 
-    /// TLS to this host, if it is asked for.
+    /// TLS to this host, if the URL asks for it.
     pub(super) fn tls(&self, host: &str) -> StoreResult<Option<Tls>> {
         let Some(mut tls) = self.tls.clone() else { return Ok(None) };
         let made = MakeTlsConnect::<TcpStream>::make_tls_connect(&mut tls, host);
@@ -104,9 +100,8 @@ impl Plan {
 
 fn tls(url: &mut StoreUrl) -> Result<Option<MakeRustlsConnect>> {
     let mode = match url.take("sslmode").as_deref() {
-        None => false,
-        Some("disable") => false,
-        // Whatever libpq would let pass, a certificate is always verified here.
+        None | Some("disable") => false,
+        // libpq's `require` accepts any certificate. Here a certificate is always verified.
         Some("require" | "verify-ca" | "verify-full") => true,
         Some(other) => {
             return Err(Error::Url(format!(

@@ -1,11 +1,11 @@
--- Enters a line, with the values of first.sql. One round trip: o_fence if the line was free, else what lk_enter
--- says; and until when the session lives. No row at all: there is no such session, and the ticket has to
--- be taken back.
+-- Enters a line, with the values of enter_first.sql. One round trip: o_fence if the line was free, else o_else, the
+-- answer of lk_enter; and o_life, the session's end. No row: there is no such session, and the store takes back a
+-- ticket that may have been granted.
 --
--- The session is read before the wait for the line and its end compared behind it; one that
--- was ended meanwhile leaves a ticket that is dead, as one that ends a moment later does.
+-- The statement reads the session before it waits for the line, and compares its end afterwards. A session that was
+-- ended meanwhile leaves a dead ticket, as one that ends a moment later does.
 --
--- What costs here is to set a statement up, part by part: a join or a subquery more is a few microseconds.
+-- Setting the statement up costs most, part by part: a join or a subquery more is a few microseconds.
 WITH fast AS ({first})
 SELECT f.o_fence,
        CASE WHEN f.o_fence IS NULL

@@ -2,24 +2,22 @@
 
 use super::KIND;
 use crate::{
-    error::{ErrorKind, StoreError},
+    error::StoreError,
     model::{
         line::{Line, Ticket},
         name::Name,
         ticket::{Mode, Owner, TicketId},
     },
-    store::{Holder, StoreId, StoreResult, Wait},
+    store::{StoreId, StoreResult, TicketStatus, Wait, common::decode},
 };
-use std::time::Duration;
+pub(super) use decode::{duration, micros};
 use tokio_postgres::{
     Row,
     types::{FromSql, Type},
 };
 
-/// An answer that no function of ours gives.
-pub(super) fn nonsense(what: impl std::fmt::Display) -> StoreError {
-    let what = format!("the server's answer makes no sense: {what}");
-    StoreError::unknown(KIND, ErrorKind::Corrupt, what)
+pub(super) fn nonsense(detail: impl std::fmt::Display) -> StoreError {
+    decode::nonsense(KIND, detail)
 }
 
 /// One column of a row.
@@ -37,32 +35,17 @@ pub(super) fn scalar<'r, T: FromSql<'r>>(rows: &'r [Row]) -> StoreResult<T> {
     one(rows)?.try_get(0).map_err(|e| nonsense(&e).because(e))
 }
 
-pub(super) fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+pub(super) fn store_id(bytes: &[u8]) -> StoreResult<StoreId> {
+    decode::store_id(KIND, bytes)
 }
 
-pub(super) fn duration(micros: i64) -> Duration {
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+fn ticket_id(row: &Row, column: &str) -> StoreResult<TicketId> {
+    decode::ticket_id(KIND, get(row, column)?)
 }
 
-pub(super) fn id(bytes: &[u8]) -> StoreResult<TicketId> {
-    let bytes = bytes.try_into().map_err(|_| nonsense("a ticket's id is not 16 bytes long"))?;
-    Ok(TicketId::from_bytes(bytes))
-}
-
-pub(super) fn store(bytes: &[u8]) -> StoreResult<StoreId> {
-    let bytes = bytes.try_into();
-    bytes.map(StoreId).map_err(|_| nonsense("the store's identity is not 8 bytes long"))
-}
-
-fn pid_of(pid: i64) -> u32 {
-    u32::try_from(pid).unwrap_or(0)
-}
-
-fn owner(row: &Row) -> StoreResult<Option<Owner>> {
-    let Some(host) = get::<Option<String>>(row, "o_host")? else { return Ok(None) };
-    let pid = pid_of(get(row, "o_pid")?);
-    Ok(Some(Owner { host, pid, program: get(row, "o_program")? }))
+fn owner(host: Option<String>, pid: Option<i64>, program: Option<String>) -> Option<Owner> {
+    let pid = u32::try_from(pid.unwrap_or(0)).unwrap_or(0);
+    Some(Owner { host: host?, pid, program: program? })
 }
 
 /// What lk_enter, lk_stand and lk_poll say about a ticket.
@@ -72,11 +55,12 @@ pub(super) struct Answer<'r> {
     ahead: Option<i32>,
     recheck: Option<i64>,
     owner: Option<Owner>,
-    note: Option<Vec<u8>>,
+    label: Option<Vec<u8>>,
     held: Option<i64>,
-    /// The ticket came to an empty line: there was nobody to look at.
+    /// The ticket was granted in a free line.
     pub(super) first: bool,
-    pub(super) news: Vec<String>,
+    /// The grants that were made for others, see [`grants`](super::notify::grants).
+    pub(super) granted: Vec<String>,
 }
 
 impl Answer<'_> {
@@ -85,35 +69,34 @@ impl Answer<'_> {
     }
 
     pub(super) fn wait(self) -> Wait {
-        let held_for = self.held.map(duration);
-        let note = self.note.unwrap_or_default();
-        Wait {
-            ahead: usize::try_from(self.ahead.unwrap_or(0)).unwrap_or(0),
-            holder: self.owner.map(|owner| Holder { owner, label: note, held_for }),
-            // A moment later than the server says, so that its clock has surely passed the deadline.
-            recheck: duration(self.recheck.unwrap_or(0)) + Duration::from_millis(1),
-        }
+        let (label, held) = (self.label.unwrap_or_default(), self.held);
+        let ahead = self.ahead.and_then(|ahead| ahead.try_into().ok());
+        let holder = self.owner.map(|owner| (owner, label, held));
+        decode::wait(ahead.unwrap_or(0), holder, self.recheck.unwrap_or(0))
+    }
+
+    pub(super) fn status(self) -> StoreResult<TicketStatus> {
+        Ok(match self.what {
+            "granted" => TicketStatus::Granted { fence: self.fence()? },
+            "queued" => TicketStatus::Waiting(self.wait()),
+            _ => TicketStatus::Gone,
+        })
     }
 }
 
 impl<'r> FromSql<'r> for Answer<'r> {
-    fn from_sql(_: &Type, raw: &'r [u8]) -> Result<Self, Odd> {
-        let mut record = Record::of(raw)?;
+    fn from_sql(_: &Type, raw: &'r [u8]) -> Result<Self, Unreadable> {
+        let mut record = Record::new(raw)?;
         let (what, fence): (_, Option<i64>) = (record.next()?, record.next()?);
-        let ahead = record.next()?;
-        let recheck = record.next()?;
-        let owner = match (record.next()?, record.next()?, record.next()?) {
-            (Some(host), Some(pid), Some(program)) => {
-                Some(Owner { host, pid: pid_of(pid), program })
-            }
-            _ => None,
-        };
-        let (note, held) = (record.next()?, record.next()?);
+        let (ahead, recheck) = (record.next()?, record.next()?);
+        let owner = owner(record.next()?, record.next()?, record.next()?);
+        let (label, held) = (record.next()?, record.next()?);
+        // lk_poll's record ends here. The others have an array of grants, NULL where the line was free.
         let polled = record.is_over();
-        let news = if polled { None } else { record.next()? };
-        let first = !polled && fence.is_some() && news.is_none();
-        let news = news.unwrap_or_default();
-        Ok(Self { what, fence, ahead, recheck, owner, note, held, first, news })
+        let granted: Option<Vec<String>> = if polled { None } else { record.next()? };
+        let first = !polled && fence.is_some() && granted.is_none();
+        let granted = granted.unwrap_or_default();
+        Ok(Self { what, fence, ahead, recheck, owner, label, held, first, granted })
     }
 
     fn accepts(of: &Type) -> bool {
@@ -122,18 +105,18 @@ impl<'r> FromSql<'r> for Answer<'r> {
 }
 
 /// What lk_leave and lk_pass_on say.
-pub(super) struct Parting<'r> {
+pub(super) struct Departure<'r> {
     pub(super) what: &'r str,
     pub(super) freed: bool,
-    pub(super) news: Vec<String>,
+    pub(super) granted: Vec<String>,
 }
 
-impl<'r> FromSql<'r> for Parting<'r> {
-    fn from_sql(_: &Type, raw: &'r [u8]) -> Result<Self, Odd> {
-        let mut record = Record::of(raw)?;
+impl<'r> FromSql<'r> for Departure<'r> {
+    fn from_sql(_: &Type, raw: &'r [u8]) -> Result<Self, Unreadable> {
+        let mut record = Record::new(raw)?;
         let (what, freed) = (record.next()?, record.next()?);
-        let news: Option<_> = record.next()?;
-        Ok(Self { what, freed, news: news.unwrap_or_default() })
+        let granted: Option<_> = record.next()?;
+        Ok(Self { what, freed, granted: granted.unwrap_or_default() })
     }
 
     fn accepts(of: &Type) -> bool {
@@ -142,13 +125,13 @@ impl<'r> FromSql<'r> for Parting<'r> {
 }
 
 /// Why a value cannot be read.
-type Odd = Box<dyn std::error::Error + Sync + Send>;
+type Unreadable = Box<dyn std::error::Error + Sync + Send>;
 
 /// A value of several fields, each with its type, its length (-1 for NULL) and its bytes.
 struct Record<'r>(&'r [u8]);
 
 impl<'r> Record<'r> {
-    fn of(raw: &'r [u8]) -> Result<Self, Odd> {
+    fn new(raw: &'r [u8]) -> Result<Self, Unreadable> {
         let mut record = Self(raw);
         record.number()?;
         Ok(record)
@@ -158,14 +141,15 @@ impl<'r> Record<'r> {
         self.0.is_empty()
     }
 
-    fn number(&mut self) -> Result<i32, Odd> {
+    fn number(&mut self) -> Result<i32, Unreadable> {
         let (number, rest) = self.0.split_first_chunk().ok_or("a record is too short")?;
         self.0 = rest;
         Ok(i32::from_be_bytes(*number))
     }
 
-    fn next<T: FromSql<'r>>(&mut self) -> Result<T, Odd> {
-        let of = Type::from_oid(self.number()?.cast_unsigned()).ok_or("a record's type is odd")?;
+    fn next<T: FromSql<'r>>(&mut self) -> Result<T, Unreadable> {
+        let of =
+            Type::from_oid(self.number()?.cast_unsigned()).ok_or("a record's type is unknown")?;
         if !T::accepts(&of) {
             return Err(format!("a record has {of} in an unexpected place").into());
         }
@@ -179,10 +163,10 @@ impl<'r> Record<'r> {
 fn ticket(row: &Row) -> StoreResult<Ticket> {
     let small = |n: i32| u32::try_from(n).unwrap_or(0);
     Ok(Ticket {
-        id: id(get(row, "o_id")?)?,
+        id: ticket_id(row, "o_id")?,
         mode: Mode::of(small(get(row, "o_weight")?), small(get(row, "o_capacity")?)),
         fence: get::<Option<i64>>(row, "o_fence")?.map(i64::cast_unsigned),
-        owner: owner(row)?,
+        owner: owner(get(row, "o_host")?, get(row, "o_pid")?, get(row, "o_program")?),
         label: get(row, "o_note")?,
         entered_ago: duration(get(row, "o_entered")?),
         granted_ago: get::<Option<i64>>(row, "o_granted")?.map(duration),
@@ -190,17 +174,26 @@ fn ticket(row: &Row) -> StoreResult<Ticket> {
     })
 }
 
-/// Lines from their tickets, which come line by line.
-pub(super) fn lines(rows: &[Row]) -> StoreResult<Vec<Line>> {
-    let mut lines: Vec<Line> = Vec::new();
+/// Rows with the names that `column` has. Rows with invalid names are left out: other programs wrote them.
+fn named<'r>(rows: &'r [Row], column: &str) -> StoreResult<Vec<(Name, &'r Row)>> {
+    let mut named = Vec::with_capacity(rows.len());
     for row in rows {
-        // A name that is none was written by nobody of ours; it is left alone.
-        let Ok(name) = Name::new(get::<&str>(row, "o_name")?) else { continue };
-        let ticket = ticket(row)?;
-        match lines.last_mut().filter(|line| line.name == name) {
-            Some(line) => line.tickets.push(ticket),
-            None => lines.push(Line::new(name, ticket.mode.capacity(), vec![ticket])),
+        if let Ok(name) = Name::new(get::<&str>(row, column)?) {
+            named.push((name, row));
         }
     }
-    Ok(lines)
+    Ok(named)
+}
+
+/// Tickets with their names.
+pub(super) fn places(rows: &[Row]) -> StoreResult<Vec<(Name, TicketId)>> {
+    let named = named(rows, "name")?.into_iter();
+    named.map(|(name, row)| Ok((name, ticket_id(row, "id")?))).collect()
+}
+
+/// Lines from their tickets, which come line by line.
+pub(super) fn lines(rows: &[Row]) -> StoreResult<Vec<Line>> {
+    let named = named(rows, "o_name")?.into_iter();
+    let tickets: StoreResult<Vec<_>> = named.map(|(name, row)| Ok((name, ticket(row)?))).collect();
+    Ok(decode::lines(tickets?))
 }

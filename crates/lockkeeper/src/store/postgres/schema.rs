@@ -1,16 +1,19 @@
-//! The tables and functions in the database: written, known, brought up to date.
+//! The tables and functions in the database: finding them, making them, bringing them up to date.
 
 use super::{
     KIND,
-    connection::{Link, Repeat, is_blocked},
+    connection::Connection,
+    error::{is_blocked, is_missing},
     reply::{self, get, nonsense},
-    statements::Calls,
+    statements::Statements,
 };
 use crate::{
     api::retry::jittered,
     clock::Clock,
-    error::{ErrorKind, StoreError},
-    store::{StoreId, StoreResult},
+    store::{
+        StoreId, StoreResult,
+        common::{layout, repeat::Repeat},
+    },
 };
 use std::time::Duration;
 
@@ -20,10 +23,10 @@ pub(super) const LAYOUT: i32 = 7;
 
 /// How long making the schema may take.
 const MAKING: Duration = Duration::from_secs(60);
-/// For how long it is tried to make it while a transaction of others keeps the tables, and the pause between
-/// two attempts. Each waits for no longer than `lock_timeout` in the script: behind it wait all who use the
-/// locks.
-const PERSIST: Duration = Duration::from_secs(30);
+/// For how long the store tries to make it while a transaction of others has locked the tables, and the pause
+/// between two attempts. Each attempt waits for no longer than `lock_timeout` in the script, because all requests
+/// of all programs wait behind it.
+const ATTEMPTS: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(300);
 
 const PARTS: [&str; 4] = [
@@ -33,32 +36,28 @@ const PARTS: [&str; 4] = [
     include_str!("user.sql"),
 ];
 
-/// A digest of the statements that make the schema: 64-bit FNV-1a, in hex.
+/// A digest of the statements that make the schema, in hex. It covers their comments, too.
 fn digest() -> String {
-    let bytes = PARTS.iter().flat_map(|part| part.bytes());
-    let digest = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("{digest:016x}")
+    format!("{:016x}", layout::digest(PARTS.iter().flat_map(|part| part.bytes())))
 }
 
-/// A name as SQL has it between quotes.
+/// A name, quoted for SQL.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A value as SQL has it between quotes.
+/// A value, quoted for SQL.
 fn literal(value: &str) -> String {
     format!("'{}'", value.replace('\'', "''"))
 }
 
-/// One at a time: two programs that create the same at once would be refused.
+/// Lets one program at a time make the schema: the server would refuse two that create the same at once.
 fn alone(schema: &str) -> String {
     let key = literal(&format!("lockkeeper schema {schema}"));
     format!("SELECT pg_advisory_xact_lock(hashtextextended({key}, 0));")
 }
 
-/// All statements that make the schema, or bring an older one up to date, in a transaction of the caller's.
+/// The statements that make the schema or bring an older one up to date, for a transaction of the caller.
 pub(super) fn script(schema: &str) -> String {
     let (quoted, digest, alone) = (quoted(schema), digest(), alone(schema));
     let (text, meta) = (PARTS.concat(), literal(&format!("{quoted}.lk_meta")));
@@ -79,7 +78,7 @@ pub(super) fn script(schema: &str) -> String {
     )
 }
 
-/// The same for a DBA, with the rights that users of the locks need.
+/// The same for a database administrator, with the rights that users of the locks need.
 pub(super) fn printed(schema: &str) -> String {
     let quoted = quoted(schema);
     format!(
@@ -91,46 +90,56 @@ pub(super) fn printed(schema: &str) -> String {
     )
 }
 
-/// Finds the schema, or makes it if the plan allows; says what its identity is.
+/// Finds the schema, or makes it if `create` allows; returns the identity of its data.
 pub(super) async fn ensure(
-    link: &Link,
-    calls: &Calls,
+    requests: &Connection,
+    statements: &Statements,
     clock: &Clock,
     schema: &str,
     create: bool,
 ) -> StoreResult<StoreId> {
-    match known(link, calls).await? {
-        // With another digest it was made by statements that were never released, or changed by hand.
+    match known(requests, statements).await? {
+        // Another digest at our layout: the schema was made by an unreleased build, or changed by hand.
         Some(made) if made.is_current() || made.layout == LAYOUT && !create => {
             return Ok(made.store);
         }
-        Some(made) if made.layout > LAYOUT => return Err(newer(schema, made.layout)),
-        _ if !create => return Err(missing(schema)),
+        Some(made) if made.layout > LAYOUT => {
+            let what = format!("the schema {schema:?} was");
+            return Err(layout::refuse_newer(KIND, &what, made.layout, LAYOUT, "schema"));
+        }
+        _ if !create => {
+            return Err(layout::refuse_missing(KIND, &format!("the schema {schema:?} is")));
+        }
         _ => {}
     }
-    make(link, calls, clock, schema).await?;
-    match known(link, calls).await? {
+    make(requests, statements, clock, schema).await?;
+    match known(requests, statements).await? {
         Some(made) => Ok(made.store),
         None => Err(nonsense("the schema was made and is not there")),
     }
 }
 
-/// Makes the schema, or brings it up to date, unless another program has done so when it is our turn.
-async fn make(link: &Link, calls: &Calls, clock: &Clock, schema: &str) -> StoreResult<()> {
+/// Makes the schema, or brings it up to date, unless another program does so first.
+async fn make(
+    requests: &Connection,
+    statements: &Statements,
+    clock: &Clock,
+    schema: &str,
+) -> StoreResult<()> {
     let sql = format!(
         "BEGIN; SET LOCAL lock_timeout = '500ms'; {} {} COMMIT",
         alone(schema),
         unless_current(schema)
     );
-    let until = clock.now() + PERSIST;
+    let until = clock.now() + ATTEMPTS;
     loop {
-        let Err(e) = link.batch(&sql, MAKING).await else { return Ok(()) };
-        // The connection stays in the failed transaction otherwise.
-        let _ = link.batch("ROLLBACK", MAKING).await;
+        let Err(e) = requests.batch(&sql, MAKING).await else { return Ok(()) };
+        // Otherwise the connection stays in the failed transaction.
+        let _ = requests.batch("ROLLBACK", MAKING).await;
         if !is_blocked(&e) || clock.now() >= until {
             return Err(e);
         }
-        if known(link, calls).await?.is_some_and(|made| made.is_current()) {
+        if known(requests, statements).await?.is_some_and(|made| made.is_current()) {
             return Ok(());
         }
         clock.sleep(jittered(PAUSE, 2)).await;
@@ -154,7 +163,7 @@ fn unless_current(schema: &str) -> String {
     )
 }
 
-/// What a schema says of itself.
+/// What a schema says about itself.
 struct Made {
     layout: i32,
     store: StoreId,
@@ -168,8 +177,8 @@ impl Made {
     }
 }
 
-async fn known(link: &Link, calls: &Calls) -> StoreResult<Option<Made>> {
-    let rows = match link.call(&calls.meta, &[], Repeat::Always).await {
+async fn known(requests: &Connection, statements: &Statements) -> StoreResult<Option<Made>> {
+    let rows = match requests.call(&statements.meta, &[], Repeat::Always).await {
         Ok(rows) => rows,
         Err(e) if is_missing(&e) => return Ok(None),
         Err(e) => return Err(e),
@@ -177,32 +186,9 @@ async fn known(link: &Link, calls: &Calls) -> StoreResult<Option<Made>> {
     let Some(row) = rows.first() else { return Ok(None) };
     Ok(Some(Made {
         layout: get(row, "layout")?,
-        store: reply::store(get(row, "store")?)?,
+        store: reply::store_id(get(row, "store")?)?,
         digest: get::<Option<String>>(row, "digest")?.unwrap_or_default(),
     }))
-}
-
-/// There is no such table, function or schema.
-pub(super) fn is_missing(e: &StoreError) -> bool {
-    let source = e.source.as_ref().and_then(|s| s.downcast_ref::<tokio_postgres::Error>());
-    let code = source.and_then(|e| e.code());
-    code.is_some_and(|code| matches!(code.code(), "42P01" | "42883" | "3F000"))
-}
-
-fn newer(schema: &str, layout: i32) -> StoreError {
-    let what = format!(
-        "the schema {schema:?} was made by a newer version (layout {layout}, and this one knows \
-         {LAYOUT}); update this program, or use another schema"
-    );
-    StoreError::not_applied(KIND, ErrorKind::Misconfigured, what)
-}
-
-fn missing(schema: &str) -> StoreError {
-    let what = format!(
-        "the schema {schema:?} is not there or too old, and the URL says create=false; \
-         `lockkeeper migrate --print` shows the statements that make it"
-    );
-    StoreError::not_applied(KIND, ErrorKind::Misconfigured, what)
 }
 
 #[cfg(test)]

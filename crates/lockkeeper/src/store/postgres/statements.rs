@@ -1,4 +1,5 @@
-//! The statements that are sent: calls of the functions in the database, and the short ways in and out.
+//! The statements that the store sends: calls of the functions in the database, and the plain statements that
+//! take and release a free lock without them.
 
 use crate::model::line::LINE_MAX;
 use tokio_postgres::types::Type;
@@ -10,20 +11,20 @@ pub(super) struct Call {
     pub(super) types: &'static [Type],
 }
 
-macro_rules! calls {
+macro_rules! statements {
     ($($name:ident: $sql:expr, [$($type:ident),*];)*) => {
-        /// All calls, as one schema has them.
-        pub(super) struct Calls {
+        /// All statements, for one schema.
+        pub(super) struct Statements {
             $(pub(super) $name: Call,)*
         }
 
-        impl Calls {
+        impl Statements {
             /// `schema` is quoted already.
-            pub(super) fn of(schema: &str) -> Self {
+            pub(super) fn new(schema: &str) -> Self {
                 Self {
                     $($name: Call {
                         name: stringify!($name),
-                        sql: written($sql, schema),
+                        sql: compact($sql, schema),
                         types: &[$(Type::$type),*],
                     },)*
                 }
@@ -32,52 +33,52 @@ macro_rules! calls {
     };
 }
 
-/// The statement on one line, without its comments: so it is short in a server's log.
-fn written(sql: &str, schema: &str) -> String {
+/// The statement on one line, without its comments: short in a server's log.
+fn compact(sql: &str, schema: &str) -> String {
     let bare = |sql: &str| {
         let lines = sql.lines().map(str::trim).filter(|line| !line.starts_with("--"));
         lines.collect::<Vec<_>>().join(" ")
     };
-    let line = bare(sql).replace("{first}", &bare(include_str!("first.sql")));
+    let line = bare(sql).replace("{first}", &bare(include_str!("enter_first.sql")));
     line.replace("{most}", &LINE_MAX.to_string()).replace("lockkeeper.", &format!("{schema}."))
 }
 
-calls! {
+statements! {
     open: "SELECT * FROM lockkeeper.lk_open($1, $2, $3, $4, $5, $6, $7)",
         [BYTEA, INT8, INT8, TEXT, TEXT, INT8, TEXT];
     renew: "SELECT * FROM lockkeeper.lk_renew($1, $2)", [BYTEA, TEXT_ARRAY];
     close: "SELECT lockkeeper.lk_close($1)", [BYTEA];
     clear: "SELECT * FROM lockkeeper.lk_clear($1, $2, $3)", [BYTEA, TEXT_ARRAY, INT4];
     sweep: "SELECT * FROM lockkeeper.lk_sweep($1, $2)", [INT8, INT4];
-    enter_first: include_str!("first.sql"),
+    enter_first: include_str!("enter_first.sql"),
         [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8];
     enter: include_str!("enter.sql"),
         [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8];
-    enter_pooled: "SELECT NULL::bigint AS o_fence, \
+    enter_by_function: "SELECT NULL::bigint AS o_fence, \
                    lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, {most}) AS o_else",
         [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8];
-    enter_hurrying: "SELECT NULL::bigint AS o_fence, CASE WHEN lockkeeper.lk_hurry() THEN \
+    enter_briefly: "SELECT NULL::bigint AS o_fence, CASE WHEN lockkeeper.lk_hurry() THEN \
                      lockkeeper.lk_enter($1, $2, $3, $4, $5, $6, $7, $8, {most}) END AS o_else",
         [TEXT, BYTEA, BYTEA, INT4, INT4, BOOL, BYTEA, INT8];
-    leave: include_str!("leave.sql"), [TEXT, BYTEA, BYTEA];
-    leave_oddly: "SELECT lockkeeper.lk_leave($1, $2, $3, $4, $5) AS o_else",
+    leave_first: include_str!("leave_first.sql"), [TEXT, BYTEA, BYTEA];
+    leave: "SELECT lockkeeper.lk_leave($1, $2, $3, $4, $5) AS o_else",
         [TEXT, BYTEA, BYTEA, INT8, INT8];
     poll: "SELECT lockkeeper.lk_poll($1, $2, $3)", [BYTEA, TEXT_ARRAY, BYTEA_ARRAY];
-    own: "SELECT name, id FROM lockkeeper.lk_ticket WHERE session = $1 UNION ALL \
+    own_tickets: "SELECT name, id FROM lockkeeper.lk_ticket WHERE session = $1 UNION ALL \
           SELECT name, id FROM lockkeeper.lk_line WHERE session = $1 AND id IS NOT NULL", [BYTEA];
-    own_in: "SELECT name, id FROM lockkeeper.lk_ticket WHERE session = $1 UNION ALL \
+    own_tickets_in: "SELECT name, id FROM lockkeeper.lk_ticket WHERE session = $1 UNION ALL \
              SELECT name, id FROM lockkeeper.lk_line \
              WHERE name = ANY ($2) AND session = $1 AND id IS NOT NULL", [BYTEA, TEXT_ARRAY];
     warm: "SELECT lockkeeper.lk_warm()", [];
-    stand: "SELECT lockkeeper.lk_stand($1, $2, $3)", [TEXT, BYTEA, BYTEA];
+    settle: "SELECT lockkeeper.lk_stand($1, $2, $3)", [TEXT, BYTEA, BYTEA];
     evict: "SELECT * FROM lockkeeper.lk_evict($1, $2)", [TEXT, BYTEA];
-    annotate: "SELECT lockkeeper.lk_annotate($1, $2, $3, $4, $5)",
+    set_label: "SELECT lockkeeper.lk_annotate($1, $2, $3, $4, $5)",
         [TEXT, BYTEA, BYTEA, INT8, BYTEA];
     write: "SELECT lockkeeper.lk_write($1, $2, $3, $4, $5)", [TEXT, BYTEA, BYTEA, INT8, BYTEA];
     check: "SELECT lockkeeper.lk_check($1, $2, $3, $4, $5)", [TEXT, BYTEA, INT8, INT4, INT4];
     read: "SELECT bytes, fence FROM lockkeeper.lk_cell WHERE name = $1", [TEXT];
-    look: "SELECT * FROM lockkeeper.lk_look($1, $2, $3, $4)", [TEXT, TEXT, TEXT, INT4];
-    tell: "SELECT pg_notify(channel, message) FROM unnest($1, $2) AS news(channel, message)",
+    list: "SELECT * FROM lockkeeper.lk_look($1, $2, $3, $4)", [TEXT, TEXT, TEXT, INT4];
+    notify: "SELECT pg_notify(channel, message) FROM unnest($1, $2) AS news(channel, message)",
         [TEXT_ARRAY, TEXT_ARRAY];
     clock: "SELECT lockkeeper.lk_micros(clock_timestamp())", [];
     facts: "SELECT current_setting('server_version_num')::int AS version, \

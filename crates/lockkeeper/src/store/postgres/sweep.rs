@@ -1,19 +1,17 @@
-//! Clearing away what the ended have left behind.
+//! Clearing away what ended sessions and idle lines have left, and preparing a connection for its first release.
 
 use super::{
-    KIND, Shared,
-    connection::{self, Repeat, Values},
-    news,
+    Shared,
+    connection::{REQUEST, Values},
+    error,
+    notify::grants,
     reply::{get, micros, nonsense, one},
 };
 use crate::{
     api::retry::jittered,
-    error::{ErrorKind, StoreError},
-    model::{
-        name::Name,
-        ticket::{Place, SessionId},
-    },
-    store::StoreResult,
+    error::StoreError,
+    model::{name::Name, ticket::SessionId},
+    store::{StoreResult, common::repeat::Repeat},
 };
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -25,40 +23,27 @@ use tokio_postgres::Row;
 /// For how long an idle line's last number is kept: longer than clocks may differ.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 
-/// How often leftovers are cleared away, and the connection that listens is asked whether it lives.
-const TEND: Duration = Duration::from_secs(5);
+/// How often a process that waits for locks sweeps, and asks its listening connection whether it lives.
+const INTERVAL: Duration = Duration::from_secs(5);
 
-/// With every so many renewals leftovers are cleared away, too.
-const SELDOM: u64 = 16;
+/// One renewal of so many sweeps, too, for programs that never wait for a lock.
+const RENEWALS: u64 = 16;
 
-/// And when a session is closed, which waits for it so long at the most.
-const AT_THE_END: Duration = Duration::from_millis(250);
+/// A close sweeps, too, and waits for the sweep so long at most.
+const AT_CLOSE: Duration = Duration::from_millis(250);
 
-/// How long after an enter nothing else is expected for the moment: who only tries for a lock is gone by then.
-const NOT_URGENT: Duration = Duration::from_millis(3);
+/// Preparing a release begins so long after an enter: a program that only tries a lock has ended by then.
+const WARM_AFTER: Duration = Duration::from_millis(3);
 
-/// How many lines one call clears: an advisory lock or two for each, and servers have room for few.
+/// How many lines one call clears: it takes an advisory lock or two for each, and servers have room for few.
 const CLEAR: usize = 20;
 
-/// How many lines one sweep looks at, and how often at the most it goes on at once with what one call has left.
+/// How many lines one call of a sweep looks at, and how many calls one sweep makes at most.
 const SWEEP: i32 = 2_000;
-const SWEEPS: usize = 64;
+const SWEEP_CALLS: usize = 64;
 
 impl Shared {
-    /// Takes back the ticket of a session that is not there any more; says that it is over.
-    pub(super) async fn take_back(&self, place: &Place) -> StoreError {
-        let (ticket, session) = (place.ticket.to_bytes(), place.session.to_bytes());
-        let values: Values<'_> = &[&place.name.as_str(), &&ticket[..], &&session[..]];
-        // What stays behind is a ticket of the dead, which the next comer takes away.
-        if let Ok(rows) = self.requests.once(&self.calls.leave, values).await
-            && let Some(row) = rows.first()
-        {
-            let _ = self.parted(&place.name, row).await;
-        }
-        StoreError::not_applied(KIND, ErrorKind::SessionOver, "the session is over")
-    }
-
-    /// Takes what an ended session has out of its lines, a few lines at a time.
+    /// Takes the tickets of an ended session out of its lines, a few lines at a time.
     pub(super) async fn clear(&self, session: SessionId, mut names: Vec<Name>) -> StoreResult<()> {
         names.sort_unstable();
         names.dedup();
@@ -69,9 +54,9 @@ impl Shared {
             let page = pages.next().unwrap_or_default();
             let last = page.is_empty();
             let page: Vec<&str> = page.iter().map(Name::as_str).collect();
-            let rows = self.ask(&self.calls.clear, &[&&id[..], &page, &most]).await?;
+            let rows = self.ask(&self.statements.clear, &[&&id[..], &page, &most]).await?;
             let row = one(&rows)?;
-            self.cleared(row).await?;
+            self.tell_cleared(row).await?;
             skipped.extend(get::<Vec<String>>(row, "o_skipped")?);
             if last && !get::<bool>(row, "o_more")? {
                 break;
@@ -80,40 +65,40 @@ impl Shared {
         skipped.sort_unstable();
         skipped.dedup();
         for name in skipped {
-            let alone = vec![name];
-            let values: Values<'_> = &[&&id[..], &alone, &0];
-            match self.requests.call(&self.calls.clear, values, Repeat::Unblocked).await {
-                Ok(rows) => self.cleared(one(&rows)?).await?,
-                // Its ticket is dead, and falls out when the next one comes.
-                Err(e) if connection::is_blocked(&e) => {}
+            let page = vec![name];
+            let values: Values<'_> = &[&&id[..], &page, &0];
+            let call = &self.statements.clear;
+            match self.requests.call(call, values, Repeat::UnlessBlocked).await {
+                Ok(rows) => self.tell_cleared(one(&rows)?).await?,
+                // The next ticket in this line takes the dead one away.
+                Err(e) if error::is_blocked(&e) => {}
                 Err(e) => return Err(e),
             }
         }
         Ok(())
     }
 
-    async fn cleared(&self, row: &Row) -> StoreResult<()> {
-        self.tell(&news(row)?).await;
+    async fn tell_cleared(&self, row: &Row) -> StoreResult<()> {
+        self.tell_granted(&grants(row)?).await;
         for name in get::<Vec<&str>>(row, "o_freed")? {
             if let Ok(name) = Name::new(name) {
-                self.freed(&name);
+                self.tell_freed(&name);
             }
         }
         Ok(())
     }
 
-    /// Prepares what a release and a hand-over will need on the present connection, the first time that
-    /// somebody has entered over it: the first of each costs the server milliseconds of reading and planning, and a
-    /// program that locks once in its life has no other. Behind a pooler the next request has another
-    /// connection.
-    pub(super) fn warm_aside(self: &Arc<Self>) {
+    /// Prepares what a release and a hand-over will need, once for each connection, after the first enter over it.
+    /// The first release costs the server milliseconds of reading and planning otherwise, and a program that locks
+    /// once in its life has no other. Behind a pooler the next request has another connection.
+    pub(super) fn warm_in_background(self: &Arc<Self>) {
         let connection = self.requests.breaks().wrapping_add(1);
         if self.pooled || self.warmed.swap(connection, Ordering::Relaxed) == connection {
             return;
         }
         let (shared, clock) = (Arc::downgrade(self), self.clock.clone());
         tokio::spawn(async move {
-            clock.sleep(NOT_URGENT).await;
+            clock.sleep(WARM_AFTER).await;
             if let Some(shared) = shared.upgrade()
                 && let Err(e) = shared.warm().await
             {
@@ -122,28 +107,26 @@ impl Shared {
         });
     }
 
-    /// One thing after the other, so that no request has to wait for more than one of them.
+    /// One statement after the other, so that no request waits for more than one of them.
     async fn warm(&self) -> StoreResult<()> {
-        let nothing: &[u8] = &[];
-        let none: Values<'_> = &[&"", &nothing, &nothing];
-        self.requests.once(&self.calls.leave, none).await?;
-        let none: Values<'_> = &[&"", &nothing, &nothing, &0_i64, &0_i64];
-        self.requests.once(&self.calls.leave_oddly, none).await?;
-        let news: [&str; 0] = [];
-        self.requests.once(&self.calls.tell, &[&&news[..], &&news[..]]).await?;
-        self.requests.once(&self.calls.warm, &[]).await?;
+        let (nothing, no_texts): (&[u8], [&str; 0]) = (&[], []);
+        let Self { requests, statements, .. } = self;
+        requests.once(&statements.leave_first, &[&"", &nothing, &nothing]).await?;
+        requests.once(&statements.leave, &[&"", &nothing, &nothing, &0_i64, &0_i64]).await?;
+        requests.once(&statements.notify, &[&&no_texts[..], &&no_texts[..]]).await?;
+        requests.once(&statements.warm, &[]).await?;
         Ok(())
     }
 
-    /// Clears a few leftovers of others away.
+    /// Clears a few leftovers of all sessions away.
     async fn sweep(&self) -> StoreResult<()> {
-        for _ in 0..SWEEPS {
-            let rows = self.requests.once(&self.calls.sweep, &[&micros(IDLE), &SWEEP]).await?;
+        for _ in 0..SWEEP_CALLS {
+            let rows = self.requests.once(&self.statements.sweep, &[&micros(IDLE), &SWEEP]).await?;
             let row = one(&rows)?;
             if get::<Option<Vec<String>>>(row, "o_news")?.is_none() {
                 break;
             }
-            self.tell(&news(row)?).await;
+            self.tell_granted(&grants(row)?).await;
             for session in get::<Vec<&[u8]>>(row, "o_sessions")? {
                 let session = session.try_into().map_err(|_| nonsense("a session's id"))?;
                 self.clear(SessionId::from_bytes(session), Vec::new()).await?;
@@ -152,52 +135,47 @@ impl Shared {
         Ok(())
     }
 
-    /// Does so beside everything else. It is not given up when nobody waits for it any more: a slow server
-    /// would be asked for the same again and again, and silence be counted against a sound connection.
-    fn sweep_aside(self: &Arc<Self>) -> Option<JoinHandle<()>> {
-        let alone = Arc::clone(&self.sweeping).try_lock_owned().ok()?;
+    /// Sweeps in a task of its own, unless a sweep is running. The task goes on when its caller gives up waiting: a
+    /// slow server would be asked for the same again and again, and its silence be counted against a sound
+    /// connection.
+    fn sweep_in_background(self: &Arc<Self>) -> Option<JoinHandle<()>> {
+        let running = Arc::clone(&self.sweeping).try_lock_owned().ok()?;
         let shared = Arc::clone(self);
         Some(tokio::spawn(async move {
-            tell(shared.sweep().await);
-            drop(alone);
+            if let Err(e) = shared.sweep().await {
+                tracing::debug!(error = %e, "leftovers were not cleared away");
+            }
+            drop(running);
         }))
     }
 
-    /// Clears away with a renewal now and then, for programs that never wait for a lock. The renewal does
-    /// not wait for it.
-    pub(super) fn sweep_now_and_then(self: &Arc<Self>) {
-        if self.renewed.fetch_add(1, Ordering::Relaxed) % SELDOM == SELDOM - 1 {
-            self.sweep_aside();
+    /// The renewal does not wait for the sweep.
+    pub(super) fn sweep_with_some_renewals(self: &Arc<Self>) {
+        if self.renewed.fetch_add(1, Ordering::Relaxed) % RENEWALS == RENEWALS - 1 {
+            self.sweep_in_background();
         }
     }
 
-    /// Clears away when a session is closed, for programs that live too shortly for anything else.
-    pub(super) async fn sweep_at_the_end(self: &Arc<Self>) {
-        let Some(sweeping) = self.sweep_aside() else { return };
+    /// For programs that end before their first renewal.
+    pub(super) async fn sweep_at_close(self: &Arc<Self>) {
+        let Some(sweep) = self.sweep_in_background() else { return };
         tokio::select! {
-            _ = sweeping => {}
-            () = self.clock.sleep(AT_THE_END) => {}
+            _ = sweep => {}
+            () = self.clock.sleep(AT_CLOSE) => {}
         }
     }
 
-    /// Does now and then what nobody waits for. It is no part of a renewal: nothing that it waits for
-    /// may cost a session its life.
-    pub(super) async fn tend(self: &Arc<Self>) -> StoreError {
+    /// Sweeps and asks the listening connection for a sign of life, again and again. This is no part of a renewal:
+    /// nothing that it waits for may cost a session its life.
+    pub(super) async fn sweep_regularly(self: &Arc<Self>) -> StoreError {
         loop {
-            self.clock.sleep(jittered(TEND, 2)).await;
+            self.clock.sleep(jittered(INTERVAL, 2)).await;
             if !self.pooled
-                && let Err(e) = self.ear.batch("", connection::REQUEST).await
+                && let Err(e) = self.listener.batch("", REQUEST).await
             {
                 return e;
             }
-            self.sweep_aside();
+            self.sweep_in_background();
         }
-    }
-}
-
-/// Nobody suffers if it fails.
-fn tell(swept: StoreResult<()>) {
-    if let Err(e) = swept {
-        tracing::debug!(error = %e, "leftovers were not cleared away");
     }
 }

@@ -3,13 +3,16 @@
 //! Thin wrappers around the functions `lk_lock` and `lk_fence_check`, which can be called from any
 //! language and with any driver; `docs/sql.md` describes them.
 
-use super::{KIND, connection, schema};
+use super::{KIND, error, schema};
 use crate::{
     error::{Error, ErrorKind, Loss, Result, StoreError},
     model::{name::Name, sequencer::Sequencer},
 };
 use std::time::Duration;
-use tokio_postgres::{GenericClient, types::Type};
+use tokio_postgres::{
+    GenericClient,
+    types::{ToSql, Type},
+};
 
 /// Where the functions are: the schema of the store's URL.
 #[derive(Clone, Debug)]
@@ -30,17 +33,17 @@ impl Schema {
         Self { quoted: schema::quoted(name) }
     }
 
-    /// Takes a lock for exactly as long as the transaction lives; waits at most so long for those who
-    /// have it. Answers with a number that is greater than the fence of every grant before.
+    /// Takes a lock for exactly as long as the transaction lives; waits at most `wait` while it is held. Returns
+    /// a number that is greater than the fence of every grant before.
     ///
-    /// Others wait in line meanwhile, as for any lock. The transaction must be READ COMMITTED.
+    /// Other tickets wait in line meanwhile, as for any lock. The transaction must be READ COMMITTED.
     ///
     /// # Errors
     /// [`Error::NotAcquired`] if the lock did not come free in time; the transaction is then aborted,
-    /// as after every error. Whatever the database says otherwise.
+    /// as after every error. Otherwise the database's error.
     ///
     /// # Cancel safety
-    /// The lock may have been taken; it ends with the transaction.
+    /// The transaction may have taken the lock; it releases it when it ends.
     pub async fn lock_in(
         &self,
         tx: &(impl GenericClient + Sync),
@@ -50,25 +53,25 @@ impl Schema {
         let name = Name::new(name.as_ref())?;
         let sql = format!("SELECT {}.lk_lock($1, $2)", self.quoted);
         let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
-        let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 2] =
+        let values: [(&(dyn ToSql + Sync), Type); 2] =
             [(&name.as_str(), Type::TEXT), (&wait_ms, Type::INT8)];
         match tx.query_typed(&sql, &values).await {
             Ok(rows) => fence(&rows),
             Err(e) if code(&e) == "LK001" => Err(Error::NotAcquired { name, waited: wait }),
-            Err(e) => Err(connection::error(e).into()),
+            Err(e) => Err(error::error(e).into()),
         }
     }
 
-    /// Makes sure that the sequencer's grant is held, until the transaction ends: what it writes and
-    /// the ownership are one atomic step. Whoever wants the lock next waits for that, and so does a
+    /// Makes sure that the sequencer's grant is held until the transaction ends: the transaction's writes and
+    /// the ownership check are one atomic step. The next ticket waits for the transaction, and so does a
     /// release of the guard itself: commit first.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the grant is not held any more; the transaction is then aborted. Whatever
-    /// the database says otherwise.
+    /// [`Error::Lost`] if the grant is not held any more; the transaction is then aborted. Otherwise the
+    /// database's error.
     ///
     /// # Cancel safety
-    /// What was checked stays locked until the transaction ends.
+    /// The transaction may keep the grant from ending until it ends itself.
     pub async fn fence_check(
         &self,
         tx: &(impl GenericClient + Sync),
@@ -77,14 +80,14 @@ impl Schema {
         let claim = sequencer.claim();
         let sql = format!("SELECT {}.lk_fence_check($1, $2, $3)", self.quoted);
         let (ticket, fence) = (claim.ticket.to_bytes(), claim.fence.cast_signed());
-        let values: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] =
+        let values: [(&(dyn ToSql + Sync), Type); 3] =
             [(&claim.name.as_str(), Type::TEXT), (&&ticket[..], Type::BYTEA), (&fence, Type::INT8)];
         match tx.query_typed(&sql, &values).await {
             Ok(_) => Ok(()),
             Err(e) if code(&e) == "LK003" => {
                 Err(Error::Lost { name: claim.name.clone(), why: Loss::Expired })
             }
-            Err(e) => Err(connection::error(e).into()),
+            Err(e) => Err(error::error(e).into()),
         }
     }
 }

@@ -1,0 +1,47 @@
+//! Cells and labels: what belongs to a held ticket and changes under its grant.
+
+use super::{
+    Shared,
+    connection::bytes,
+    reply::{self, field, nonsense, one, what},
+};
+use crate::{
+    model::{name::Name, ticket::Place},
+    store::{Cell, Edit, Edited, StoreResult},
+};
+use mysql_async::Value;
+
+impl Shared {
+    pub(super) async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
+        let rows = self.ask(&self.statements.read, vec![bytes(name.as_str())]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        Ok(Some(Cell { bytes: field(row, "bytes")?, fence: reply::fence(row)? }))
+    }
+
+    pub(super) async fn write(&self, edit: Edit) -> StoreResult<Edited> {
+        self.edit(true, edit).await
+    }
+
+    pub(super) async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
+        self.edit(false, edit).await
+    }
+
+    async fn edit(&self, cell: bool, edit: Edit) -> StoreResult<Edited> {
+        let Place { session, name, ticket } = edit.place;
+        let params = vec![
+            bytes(name.as_str()),
+            bytes(ticket.to_bytes()),
+            bytes(session.to_bytes()),
+            u8::from(cell).into(),
+            edit.edit.into(),
+            edit.bytes.map_or(Value::NULL, Value::Bytes),
+        ];
+        let row = one(self.ask(&self.statements.edit, params).await?)?;
+        match what(&row)?.as_str() {
+            "done" => Ok(Edited::Done),
+            "lost" => Ok(Edited::NotHeld),
+            "pinned" => Err(reply::pinned()),
+            other => Err(nonsense(other)),
+        }
+    }
+}

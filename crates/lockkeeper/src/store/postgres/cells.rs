@@ -1,0 +1,39 @@
+//! Cells and labels: what belongs to a held ticket and changes under its grant.
+
+use super::{
+    Shared,
+    connection::Values,
+    reply::{get, scalar},
+    statements::Call,
+};
+use crate::{
+    model::{name::Name, ticket::Place},
+    store::{Cell, Edit, Edited, StoreResult},
+};
+
+impl Shared {
+    pub(super) async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
+        let rows = self.ask(&self.statements.read, &[&name.as_str()]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let fence = get::<i64>(row, "fence")?.cast_unsigned();
+        Ok(Some(Cell { bytes: get(row, "bytes")?, fence }))
+    }
+
+    pub(super) async fn write(&self, edit: Edit) -> StoreResult<Edited> {
+        self.edit(&self.statements.write, &edit, edit.bytes.as_deref()).await
+    }
+
+    pub(super) async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
+        let label = edit.bytes.as_deref().unwrap_or_default();
+        self.edit(&self.statements.set_label, &edit, Some(label)).await
+    }
+
+    async fn edit(&self, call: &Call, edit: &Edit, bytes: Option<&[u8]>) -> StoreResult<Edited> {
+        let Place { session, name, ticket } = &edit.place;
+        let (ticket, session) = (ticket.to_bytes(), session.to_bytes());
+        let number = edit.edit.cast_signed();
+        let values: Values<'_> = &[&name.as_str(), &&ticket[..], &&session[..], &number, &bytes];
+        let held: bool = scalar(&self.ask(call, values).await?)?;
+        Ok(if held { Edited::Done } else { Edited::NotHeld })
+    }
+}
