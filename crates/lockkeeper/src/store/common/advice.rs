@@ -1,9 +1,41 @@
 //! Collecting advice about a server's set-up.
 
 use crate::{clock::Clock, store::Advice};
+use std::collections::HashMap;
 
 /// A difference between the server's clock and ours above this is reported, in microseconds.
 const SKEW_MICROS: u64 = 30_000_000;
+
+/// What a server says about itself: settings and figures by their names.
+#[derive(Default)]
+pub(in crate::store) struct Facts(HashMap<String, String>);
+
+impl Facts {
+    /// What the server says of `name`; empty if it does not know it.
+    pub(in crate::store) fn get(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+
+    pub(in crate::store) fn is_on(&self, name: &str) -> bool {
+        matches!(self.get(name), "on" | "ON" | "1")
+    }
+
+    pub(in crate::store) fn number(&self, name: &str) -> i64 {
+        self.get(name).parse().unwrap_or(0)
+    }
+}
+
+impl Extend<(String, String)> for Facts {
+    fn extend<T: IntoIterator<Item = (String, String)>>(&mut self, facts: T) {
+        self.0.extend(facts);
+    }
+}
+
+impl FromIterator<(String, String)> for Facts {
+    fn from_iter<T: IntoIterator<Item = (String, String)>>(facts: T) -> Self {
+        Self(facts.into_iter().collect())
+    }
+}
 
 /// The advice found so far.
 #[derive(Default)]

@@ -11,10 +11,12 @@ use crate::{
     error::{ErrorKind, StoreError},
     store::{
         Advice, StoreResult,
-        common::{advice::Findings, repeat::Repeat},
+        common::{
+            advice::{Facts, Findings},
+            repeat::Repeat,
+        },
     },
 };
-use std::collections::HashMap;
 
 /// The oldest servers that can skip locked rows.
 const OLDEST_MARIADB: (u32, u32) = (10, 6);
@@ -34,14 +36,12 @@ const DUMPS: &str = "SELECT 'dumps' AS Variable_name, CAST(COUNT(*) AS CHAR) AS 
      FROM performance_schema.processlist WHERE command LIKE 'Binlog Dump%'";
 const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) AS now";
 
-type Facts = HashMap<String, String>;
-
 /// Refuses a server that is too old, and collects what its users should know.
 pub(super) async fn collect(connections: &Connections, clock: &Clock) -> StoreResult<Vec<Advice>> {
-    let facts = ask(connections, SETTINGS).await?;
-    let version = value(&facts, "version");
+    let facts: Facts = pairs(connections, SETTINGS).await?.into_iter().collect();
+    let version = facts.get("version");
     refuse_old(version)?;
-    let mut status = ask(connections, REPLICAS).await?;
+    let mut status: Facts = pairs(connections, REPLICAS).await?.into_iter().collect();
     if !version.contains("MariaDB") {
         status.extend(dumps(connections).await?);
     }
@@ -58,7 +58,7 @@ pub(super) async fn collect(connections: &Connections, clock: &Clock) -> StoreRe
     Ok(findings.0)
 }
 
-async fn ask(connections: &Connections, sql: &str) -> StoreResult<Facts> {
+async fn pairs(connections: &Connections, sql: &str) -> StoreResult<Vec<(String, String)>> {
     let call = connections.call(&connections.requests, sql, Vec::new(), Repeat::Always);
     let fact = |row: &mysql_async::Row| {
         let name: String = field(row, "Variable_name")?;
@@ -68,20 +68,12 @@ async fn ask(connections: &Connections, sql: &str) -> StoreResult<Facts> {
 }
 
 /// How many replicas of a MySQL server read its log, as far as our user may see them.
-async fn dumps(connections: &Connections) -> StoreResult<Facts> {
-    match ask(connections, DUMPS).await {
+async fn dumps(connections: &Connections) -> StoreResult<Vec<(String, String)>> {
+    match pairs(connections, DUMPS).await {
         // Before 8.0.22 there is no such table.
-        Err(e) if error::is_missing(&e) => Ok(Facts::new()),
+        Err(e) if error::is_missing(&e) => Ok(Vec::new()),
         found => found,
     }
-}
-
-fn value<'a>(facts: &'a Facts, name: &str) -> &'a str {
-    facts.get(name).map_or("", String::as_str)
-}
-
-fn is_on(facts: &Facts, name: &str) -> bool {
-    matches!(value(facts, name), "ON" | "1")
 }
 
 fn refuse_old(version: &str) -> StoreResult<()> {
@@ -103,10 +95,10 @@ fn refuse_old(version: &str) -> StoreResult<()> {
 }
 
 fn judge_settings(findings: &mut Findings, facts: &Facts) {
-    let flush = value(facts, "innodb_flush_log_at_trx_commit");
-    let sync = value(facts, "sync_binlog");
+    let flush = facts.get("innodb_flush_log_at_trx_commit");
+    let sync = facts.get("sync_binlog");
     findings.add_if(
-        is_on(facts, "read_only") || is_on(facts, "super_read_only"),
+        facts.is_on("read_only") || facts.is_on("super_read_only"),
         "the server is read-only",
         "no lock can be taken",
         "connect to the primary",
@@ -119,25 +111,25 @@ fn judge_settings(findings: &mut Findings, facts: &Facts) {
         "set it to 1, or check fences everywhere",
     );
     findings.add_if(
-        is_on(facts, "log_bin") && sync != "1",
+        facts.is_on("log_bin") && sync != "1",
         format!("sync_binlog is {sync}"),
         "after a crash replicas and backups may lack the last locks",
         "set sync_binlog to 1",
     );
     findings.add_if(
-        is_on(facts, "log_bin") && value(facts, "binlog_format") == "STATEMENT",
+        facts.is_on("log_bin") && facts.get("binlog_format") == "STATEMENT",
         "binlog_format is STATEMENT",
         "the server refuses our transactions, which are READ COMMITTED",
         "set binlog_format to ROW or MIXED",
     );
     findings.add_if(
-        is_on(facts, "innodb_rollback_on_timeout"),
+        facts.is_on("innodb_rollback_on_timeout"),
         "innodb_rollback_on_timeout is on",
         "a transaction of yours that waits too long for lk_lock loses all it has done",
         "roll back on every error, as one should, or set it off",
     );
     findings.add_if(
-        is_on(facts, "wsrep_on"),
+        facts.is_on("wsrep_on"),
         "the server is a node of a Galera cluster",
         "a row that is locked on one node is not on another: locks stay right, because conflicting \
          commits fail, but lk_lock and lk_fence_check hold nobody on another node",
@@ -146,12 +138,11 @@ fn judge_settings(findings: &mut Findings, facts: &Facts) {
 }
 
 fn judge_replicas(findings: &mut Findings, facts: &Facts, status: &Facts) {
-    let count = |name: &str| value(status, name).parse().unwrap_or(0);
-    let connected: u64 = count("slaves_connected").max(count("dumps"));
-    let acknowledging =
-        count("rpl_semi_sync_master_clients") + count("rpl_semi_sync_source_clients");
-    let semi = is_on(facts, "rpl_semi_sync_master_enabled")
-        || is_on(facts, "rpl_semi_sync_source_enabled");
+    let connected = status.number("slaves_connected").max(status.number("dumps"));
+    let acknowledging = status.number("rpl_semi_sync_master_clients")
+        + status.number("rpl_semi_sync_source_clients");
+    let semi =
+        facts.is_on("rpl_semi_sync_master_enabled") || facts.is_on("rpl_semi_sync_source_enabled");
     findings.add_if(
         connected > 0 && !(semi && acknowledging > 0),
         format!("{connected} replicas follow without acknowledging"),

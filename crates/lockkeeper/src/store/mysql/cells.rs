@@ -2,11 +2,11 @@
 
 use super::{
     Shared,
-    connection::bytes,
+    connection::{bytes, params},
     reply::{self, field, nonsense, one, what},
 };
 use crate::{
-    model::{name::Name, ticket::Place},
+    model::name::Name,
     store::{Cell, Edit, Edited, StoreResult},
 };
 use mysql_async::Value;
@@ -27,15 +27,8 @@ impl Shared {
     }
 
     async fn edit(&self, cell: bool, edit: Edit) -> StoreResult<Edited> {
-        let Place { session, name, ticket } = edit.place;
-        let params = vec![
-            bytes(name.as_str()),
-            bytes(ticket.to_bytes()),
-            bytes(session.to_bytes()),
-            u8::from(cell).into(),
-            edit.edit.into(),
-            edit.bytes.map_or(Value::NULL, Value::Bytes),
-        ];
+        let value = edit.bytes.map_or(Value::NULL, Value::Bytes);
+        let params = params(&edit.place, [u8::from(cell).into(), edit.edit.into(), value]);
         let row = one(self.ask(&self.statements.edit, params).await?)?;
         match what(&row)?.as_str() {
             "done" => Ok(Edited::Done),

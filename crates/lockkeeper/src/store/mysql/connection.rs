@@ -9,6 +9,7 @@ use super::{KIND, error, statements::LineCall};
 use crate::{
     clock::{Clock, Moment},
     error::{ErrorKind, StoreError},
+    model::ticket::Place,
     store::{
         StoreResult,
         common::repeat::{Limits, Repeat},
@@ -66,6 +67,13 @@ pub(super) const GREETING: [&str; 4] = [
 /// Bytes as a parameter.
 pub(super) fn bytes(bytes: impl AsRef<[u8]>) -> Value {
     Value::Bytes(bytes.as_ref().to_vec())
+}
+
+/// The parameters of most procedures: the name, the ticket, the session, and what else there is.
+pub(super) fn params<const N: usize>(place: &Place, more: [Value; N]) -> Vec<Value> {
+    let Place { session, name, ticket } = place;
+    let place = [bytes(name.as_str()), bytes(ticket.to_bytes()), bytes(session.to_bytes())];
+    place.into_iter().chain(more).collect()
 }
 
 /// A connection, and the statements that it has prepared.

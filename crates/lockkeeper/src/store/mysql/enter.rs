@@ -2,7 +2,7 @@
 
 use super::{
     KIND, Shared,
-    connection::{Sql, bytes},
+    connection::{Sql, bytes, params},
     error,
     reply::{self, EnterAnswer, one},
 };
@@ -82,12 +82,9 @@ impl Shared {
     }
 
     async fn send_enter(&self, ask: &Enter) -> StoreResult<EnterAnswer> {
-        let Place { session, name, ticket } = &ask.place;
+        let Place { session, name, .. } = &ask.place;
         let (sent, breaks) = (self.clock.now(), self.connections.breaks());
-        let params = vec![
-            bytes(name.as_str()),
-            bytes(ticket.to_bytes()),
-            bytes(session.to_bytes()),
+        let more = [
             ask.mode.weight().into(),
             ask.mode.capacity().into(),
             u8::from(ask.manner == Manner::Queue).into(),
@@ -100,7 +97,8 @@ impl Shared {
             Manner::Contend => Sql::no_wait(&self.statements.enter),
         };
         let (pool, repeat) = (&self.connections.requests, Repeat::UnlessBlocked);
-        let (rows, duplicate) = self.connections.call_counting(pool, sql, params, repeat).await;
+        let (rows, duplicate) =
+            self.connections.call_counting(pool, sql, params(&ask.place, more), repeat).await;
         let rows = match rows {
             Err(e) if error::is_blocked(&e) => {
                 if duplicate {

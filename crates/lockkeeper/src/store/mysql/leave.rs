@@ -3,7 +3,7 @@
 
 use super::{
     Shared,
-    connection::{Sql, bytes},
+    connection::{Sql, bytes, params},
     reply::{self, micros, nonsense, one, what},
 };
 use crate::{
@@ -26,7 +26,7 @@ impl Shared {
 
     /// Releases a lock without waiters by one plain statement. Says whether it did.
     async fn leave_first(&self, ask: &Leave) -> StoreResult<bool> {
-        let Place { session, name, ticket } = &ask.place;
+        let name = &ask.place.name;
         let plain = ask.keep.is_none() && !ask.stray && !self.is_outdated();
         if !plain || self.fast.is_contended(name) {
             return Ok(false);
@@ -35,21 +35,15 @@ impl Shared {
             true => &self.statements.leave_first,
             false => &self.statements.leave_first_rare,
         };
-        let params =
-            vec![bytes(name.as_str()), bytes(ticket.to_bytes()), bytes(session.to_bytes())];
-        Ok(self.connections.update(sql, params).await?.changed)
+        Ok(self.connections.update(sql, params(&ask.place, [])).await?.changed)
     }
 
     /// Leaves by the procedure.
     pub(super) async fn leave_line(&self, ask: Leave) -> StoreResult<Left> {
-        let Place { session, name, ticket } = &ask.place;
-        let params = vec![
-            bytes(name.as_str()),
-            bytes(ticket.to_bytes()),
-            bytes(session.to_bytes()),
-            micros(ask.keep.unwrap_or_default()).into(),
-            if ask.stray { micros(STRAY_MAX) } else { 0 }.into(),
-        ];
+        let Place { name, ticket, .. } = &ask.place;
+        let stray = if ask.stray { micros(STRAY_MAX) } else { 0 };
+        let more = [micros(ask.keep.unwrap_or_default()).into(), stray.into()];
+        let params = params(&ask.place, more);
         let (pool, sql) = (&self.connections.requests, &self.statements.leave);
         let row = one(self.connections.call(pool, sql, params, Repeat::IfNotApplied).await?)?;
         if reply::fence(&row)? > 0 {

@@ -173,7 +173,7 @@ impl State {
         }
         let pooled = match self.config.pooler {
             Some(pooled) => pooled,
-            None => live.seen_ports().await.map_err(refused)? != Some((our_port, port)),
+            None => !live.sees_ports(our_port, port).await.map_err(refused)?,
         };
         if !pooled {
             live.client.batch_execute(SETTINGS).await.map_err(refused)?;
@@ -387,16 +387,14 @@ impl Live {
         self.statements.is_none()
     }
 
-    /// The client's and the server's port, as the server sees them. If they are not ours, a pooler or an address
-    /// translation stands in between; the first alone can be the same by chance.
-    async fn seen_ports(&self) -> Result<Option<(u16, u16)>, tokio_postgres::Error> {
+    /// Does the server see us come from our port to this port? If not, a pooler or an address translation
+    /// stands in between; the first alone can be the same by chance.
+    async fn sees_ports(&self, ours: u16, its: u16) -> Result<bool, tokio_postgres::Error> {
         let sql = "SELECT inet_client_port(), inet_server_port()";
         let rows = self.client.query_typed(sql, &[]).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let port = |at: usize| -> Result<Option<u16>, tokio_postgres::Error> {
-            Ok(row.try_get::<_, Option<i32>>(at)?.and_then(|port| u16::try_from(port).ok()))
-        };
-        Ok(port(0)?.zip(port(1)?))
+        let seen =
+            |at, port: u16| rows.first().and_then(|row| row.get(at)) == Some(i32::from(port));
+        Ok(seen(0, ours) && seen(1, its))
     }
 
     async fn is_replica(&self) -> bool {

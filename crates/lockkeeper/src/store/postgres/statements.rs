@@ -81,17 +81,20 @@ statements! {
     notify: "SELECT pg_notify(channel, message) FROM unnest($1, $2) AS news(channel, message)",
         [TEXT_ARRAY, TEXT_ARRAY];
     clock: "SELECT lockkeeper.lk_micros(clock_timestamp())", [];
-    facts: "SELECT current_setting('server_version_num')::int AS version, \
-            current_setting('server_encoding') AS encoding, \
-            current_setting('default_transaction_isolation') AS isolation, \
-            current_setting('synchronous_commit') AS commit, current_setting('fsync') AS fsync, \
-            current_setting('full_page_writes') AS full_page_writes, \
-            pg_is_in_recovery() AS recovery, \
-            (SELECT count(*) FROM pg_stat_replication) AS replicas, \
-            (SELECT coalesce(max(age(backend_xmin)), 0)::bigint FROM pg_stat_activity \
-              WHERE pid <> pg_backend_pid()) AS held_back, \
-            current_setting('synchronous_standby_names') AS synchronous, \
-            (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now", [];
+    facts: "SELECT name, value FROM (VALUES \
+            ('version', current_setting('server_version_num')), \
+            ('encoding', current_setting('server_encoding')), \
+            ('isolation', current_setting('default_transaction_isolation')), \
+            ('synchronous_commit', current_setting('synchronous_commit')), \
+            ('fsync', current_setting('fsync')), \
+            ('full_page_writes', current_setting('full_page_writes')), \
+            ('is_replica', CASE WHEN pg_is_in_recovery() THEN 'on' ELSE 'off' END), \
+            ('replicas', (SELECT count(*)::text FROM pg_stat_replication)), \
+            ('synchronous_replicas', current_setting('synchronous_standby_names')), \
+            ('oldest_snapshot', (SELECT coalesce(max(age(backend_xmin)), 0)::text \
+              FROM pg_stat_activity WHERE pid <> pg_backend_pid())), \
+            ('now', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text) \
+            ) AS facts(name, value)", [];
     rights: "SELECT p.privilege || ' ' || c.relname AS privilege, \
              format('GRANT %s ON %I.%I TO %I', p.privilege, n.nspname, c.relname, current_user) \
                AS remedy \
