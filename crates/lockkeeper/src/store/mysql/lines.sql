@@ -1,26 +1,26 @@
 -- The operations on lines. Each CALL is one round trip and one transaction of its own. Beside them there
--- are two plain statements, in statements.rs: one enters a line in which nobody stands, one leaves a line in
--- which nobody else does. They change the gate and see nothing else, so all that they must know is in it.
+-- are the plain statements in statements.rs: one takes a free lock, two release a lock without waiters. They read
+-- and change the gate and nothing else, so all that they must know is in it.
 --
 -- Order of locks, everywhere: line, gate, tickets, sessions in the order of their ids. The plain statements
--- have the gate alone; a renewal has its session's row alone, and so never waits for a line. Nothing here waits
+-- lock the gate alone; a renewal locks its session's row alone, and so never waits for a line. Nothing here waits
 -- for a user's transaction: the gate and the tickets, which such a transaction may hold, are taken with SKIP
--- LOCKED, and what is skipped counts as held. The line is waited for only where p_wait says so, and not for long:
--- who cannot have it is refused (1205), and nothing was done.
+-- LOCKED, and what is skipped counts as held. A call waits for the line only where p_wait says so, and not for long;
+-- one that cannot have it is refused (1205), and has done nothing.
 --
 -- READ COMMITTED: every statement sees what was committed before it began, so all that is read
 -- after the line was locked is the line's present state, and no gaps are locked.
 --
--- A subquery in an IF or a SET would lock the rows that it reads, so what is to be known is
--- SELECTed INTO a variable first.
+-- A subquery in an IF or a SET would lock the rows that it reads, so the procedures SELECT what they need INTO a
+-- variable first.
 --
--- FORCE INDEX: what is deleted may stay in the indexes for long (tables.sql). The statistics do not tell of it, and by the
--- name alone all of it would be walked over.
+-- FORCE INDEX: deleted rows may stay in the indexes for long (tables.sql). The statistics do not tell of them, and
+-- a range by the name alone would walk over all of them.
 --
 -- Answers are one row. No decision rests on a count of rows: a client may have asked the server
 -- to count rows that it found and did not change (CLIENT_FOUND_ROWS).
 
--- Tells one who waits how the line stands.
+-- Tells a waiting ticket how the line stands.
 CREATE PROCEDURE lk_answer_wait(
   p_what VARCHAR(10), p_name VARBINARY(512), p_now BIGINT, p_seq BIGINT, p_moves BIGINT)
 SQL SECURITY INVOKER
@@ -48,7 +48,7 @@ BEGIN
 END
 //
 
--- Grants a newcomer what is free in a line that is ours, with its gate: in the gate itself, if nobody is
+-- Grants a new ticket what is free in a line that is locked, with its gate: in the gate itself, if no ticket is
 -- before it.  -> granted fence
 CREATE PROCEDURE lk_admit(
   p_name VARBINARY(512), p_ticket BINARY(16), p_session BINARY(16), p_weight BIGINT, p_capacity BIGINT,
@@ -154,8 +154,8 @@ END
 
 -- Releases or withdraws a ticket and hands the lock to the next one. With p_keep it stays closed for
 -- so long; with p_stray a copy of its enter that comes within that time is refused.
--- -> released | withdrawn | gone | pinned (a user's transaction is in the way: try again), with the
---    first fence that was drawn for others
+-- -> released | withdrawn | gone | pinned (a user's transaction has the ticket: try again), with the
+--    first fence that was drawn for other tickets
 CREATE PROCEDURE lk_leave(
   p_name VARBINARY(512), p_ticket BINARY(16), p_session BINARY(16), p_keep BIGINT, p_stray BIGINT, p_wait INT)
 SQL SECURITY INVOKER
@@ -219,7 +219,7 @@ leaving: BEGIN
 END
 //
 
--- Ends somebody's ticket.  -> evicted | gone | pinned
+-- Evicts a ticket.  -> evicted | gone | pinned
 CREATE PROCEDURE lk_evict(p_name VARBINARY(512), p_ticket BINARY(16), p_wait INT)
 SQL SECURITY INVOKER
 BEGIN
@@ -260,8 +260,8 @@ BEGIN
 END
 //
 
--- Says how one ticket stands, and grants what has come free by expiry. Reads alone as long as
--- nothing is due; a line that somebody is just changing needs no help.
+-- Says how one ticket stands, and grants what has come free by expiry. Only reads as long as
+-- nothing is due; a line that another request is just changing needs no help.
 -- -> granted fence | queued … | gone
 CREATE PROCEDURE lk_stand(p_name VARBINARY(512), p_ticket BINARY(16), p_session BINARY(16))
 SQL SECURITY INVOKER
@@ -316,7 +316,7 @@ BEGIN
 END
 //
 
--- How many tickets stand; p_list is for each: the length of its name in two bytes, the name, the
+-- How tickets stand. p_list has for each ticket the length of its name in two bytes, the name, the
 -- ticket's id.  -> as lk_stand, one answer after the other
 CREATE PROCEDURE lk_poll(p_session BINARY(16), p_list LONGBLOB)
 SQL SECURITY INVOKER

@@ -1,4 +1,4 @@
--- What the operations are made of: taking lines and tickets, burying the dead, granting what is free. The
+-- What the operations are made of: locking lines and tickets, taking the dead out, granting what is free. The
 -- rules for all of it are in lines.sql.
 
 -- The server's time, whatever the time zone of the connection.
@@ -33,9 +33,9 @@ BEGIN
 END
 //
 
--- Makes the gate of a line that is ours. A user's transaction that takes a lock of this name as the first may
--- just be making it, which nobody can see; it is not waited for. MariaDB can be told so; in MySQL a row that is
--- just being made can be asked for.
+-- Makes the gate of a line that is locked. A user's transaction that takes a lock of this new name may just be
+-- making it, which other transactions cannot see; it is not waited for. MariaDB can be told not to wait; in MySQL a
+-- row that is just being made can be asked for.
 CREATE PROCEDURE lk_make_gate(p_name VARBINARY(512), p_wait INT, OUT o_gate INT)
 SQL SECURITY INVOKER
 BEGIN
@@ -55,8 +55,8 @@ BEGIN
 END
 //
 
--- Takes a line, and its gate if no user's transaction has that; makes what is not there. One of our
--- own has the gate without the line for a moment only, so it is tried a few times.  o_gate: is it ours
+-- Locks a line, and its gate if no user's transaction has that; makes the rows that are not there. A plain statement
+-- of ours locks the gate without the line, for a moment only, so the gate is tried a few times.  o_gate: is it ours
 -- Comes first in its transaction.
 CREATE PROCEDURE lk_take(p_name VARBINARY(512), p_wait INT, OUT o_gate INT)
 SQL SECURITY INVOKER
@@ -87,10 +87,10 @@ taking: BEGIN
 END
 //
 
--- Is a session over, so that its granted or its waiting tickets must go? Then its row is ours, or p_fresh says
+-- Is a session over, so that its granted or its waiting tickets must go? Then its row is locked, or p_fresh says
 -- that what is only read is true as well, and it was over so long ago that no renewal can be under way in which
--- its client still believes. NULL if somebody has the row otherwise: a renewal, or a user's transaction, for
--- which nobody waits.
+-- its client still believes. NULL if another transaction has locked the row otherwise: a renewal, or a user's
+-- transaction, which are not waited for.
 CREATE PROCEDURE lk_is_over(p_session BINARY(16), p_granted INT, p_now BIGINT, p_fresh INT, OUT o_over INT)
 SQL SECURITY INVOKER
 BEGIN
@@ -107,8 +107,8 @@ BEGIN
 END
 //
 
--- Ends a session that is dead at this moment; whatever it has left is swept. If somebody has its row it stays as
--- it is, and cannot be renewed any more.
+-- Ends a session that is dead at this moment; the sweep takes what it has left. If another transaction has locked its
+-- row it stays as it is, and cannot be renewed any more.
 CREATE PROCEDURE lk_end(p_session BINARY(16), p_now BIGINT)
 SQL SECURITY INVOKER
 BEGIN
@@ -160,7 +160,7 @@ BEGIN
 END
 //
 
--- Takes a dead ticket out of the gate, which is ours, and ends its session.  o_dead: it was dead indeed
+-- Takes a dead ticket out of the gate, which is locked, and ends its session.  o_dead: it was dead indeed
 CREATE PROCEDURE lk_bury_first(p_name VARBINARY(512), p_session BINARY(16), p_now BIGINT, OUT o_dead INT)
 SQL SECURITY INVOKER
 BEGIN
@@ -172,11 +172,11 @@ BEGIN
 END
 //
 
--- Brings a line up to date, which the caller has, and its gate too if p_gate says so: the dead fall out and
+-- Brings a line up to date, which the caller has locked, and its gate too if p_gate says so: the dead fall out and
 -- their sessions end, the longest prefix that fits is granted. Reads no further than the first live
--- ticket that must wait. Without the gate nobody is granted anything.
--- o_capacity is 0 for an empty line; o_waits says that nobody else may be granted anything; o_moves is
--- when the line can move without anybody writing; o_drawn is the first fence that was drawn, or 0.
+-- ticket that must wait. Without the gate nothing is granted.
+-- o_capacity is 0 for an empty line; o_waits says that no other ticket may be granted; o_moves is
+-- when the line can move by expiry alone; o_drawn is the first fence that was drawn, or 0.
 CREATE PROCEDURE lk_settle(
   p_name VARBINARY(512), p_now BIGINT, p_gate INT,
   OUT o_capacity BIGINT, OUT o_used BIGINT, OUT o_waits INT, OUT o_moves BIGINT, OUT o_drawn BIGINT)
@@ -215,7 +215,7 @@ settling: BEGIN
 END
 //
 
--- Takes a ticket's row, unless somebody has it.  o_seq: its place, or NULL
+-- Locks a ticket's row, unless another transaction has.  o_seq: its place, or NULL
 CREATE PROCEDURE lk_take_ticket(p_name VARBINARY(512), p_ticket BINARY(16), OUT o_seq BIGINT)
 SQL SECURITY INVOKER
 BEGIN

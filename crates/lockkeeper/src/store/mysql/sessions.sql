@@ -19,8 +19,8 @@ END
 
 -- Renews a session. Does not wait for its row, so that no other renewal waits behind this one.
 -- -> whether it lives and until when, its evictions, its tickets (how many, and the sum of the first four bytes
---  of their ids), whether something is to be swept, now, which store of which layout, on which server, started
---  when
+--  of their ids), whether there is something to sweep, now, which store of which layout, on which server, and
+--  when that was started
 CREATE PROCEDURE lk_renew(p_session BINARY(16))
 SQL SECURITY INVOKER
 BEGIN
@@ -63,8 +63,8 @@ BEGIN
 END
 //
 
--- Takes the tickets of an ended session out of one of its lines, unless somebody has what must be had for that.
--- Then nothing is waited for again; for a ticket that somebody has, not even once.
+-- Takes the tickets of an ended session out of one of its lines, unless another transaction has locked what is
+-- needed for that. Once the line is locked, nothing is waited for; a locked ticket is not even asked for again.
 CREATE PROCEDURE lk_clear_line(p_name VARBINARY(512), p_session BINARY(16), INOUT io_wait INT)
 SQL SECURITY INVOKER
 BEGIN
@@ -202,7 +202,7 @@ BEGIN
 END
 //
 
--- Lets a line move, unless somebody has it.
+-- Lets a line move, unless another transaction has locked it.
 CREATE PROCEDURE lk_open_line(p_name VARBINARY(512))
 SQL SECURITY INVOKER
 BEGIN

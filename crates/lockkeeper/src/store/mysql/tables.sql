@@ -19,11 +19,11 @@ CREATE TABLE IF NOT EXISTS lk_session(
 ) ENGINE = InnoDB
 //
 
--- Who changes a line has its row here. `last` is the last place given to one who had to wait, `standing`
--- how many tickets stand in lk_ticket. No fence below min_fence and no place below min_seq is in use there:
+-- A request that changes a line locks its row here. `last` is the last place given to a ticket that had to wait,
+-- `standing` how many tickets are in lk_ticket. No fence below min_fence and no place below min_seq is in use there:
 -- what was there is deleted, but stays in the indexes for as long as the oldest transaction of the
 -- server can see it, and must not be walked over again and again. Until `stray` a copy of an enter may come
--- whose ticket was left; `blind` says that somebody has come while the gate was out of reach.
+-- whose ticket was left; `blind` says that a ticket has come while the gate could not be locked.
 CREATE TABLE IF NOT EXISTS lk_line(
   name      VARBINARY(512) NOT NULL PRIMARY KEY,
   last      BIGINT         NOT NULL DEFAULT 0,
@@ -35,14 +35,14 @@ CREATE TABLE IF NOT EXISTS lk_line(
 ) ENGINE = InnoDB
 //
 
--- The first ticket of a line, as long as fence is not 0, and the last fence. A lock that nobody else
+-- The first ticket of a line, as long as fence is not 0, and the last fence. A lock that no other ticket
 -- wants is this row alone, changed in place. session is NULL for a hold that has outlived its session,
 -- until hold_until; of a ticket that is gone it may stay, so that a
 -- lock which is taken again and again need not write its index each time.
 --
--- Who grants in a line has its gate. `crowd` says that tickets stand in lk_ticket, or that a copy of
+-- A grant locks the line's gate. `crowd` says that tickets are in lk_ticket, or that a copy of
 -- an enter may come late: then the whole procedures decide, and not one statement. A user's transaction
--- that holds the lock (lk_lock) has the gate, and not the line, so others can stand in line meanwhile.
+-- that holds the lock (lk_lock) has locked the gate, and not the line, so tickets can queue meanwhile.
 CREATE TABLE IF NOT EXISTS lk_gate(
   name       VARBINARY(512)  NOT NULL PRIMARY KEY,
   last       BIGINT          NOT NULL DEFAULT 0,

@@ -24,9 +24,9 @@ BEGIN
 END
 //
 
--- Comes before the procedures are made anew, and does what those of before do not notice. A right that is missing
--- shows here, where nothing has been changed yet. A table that has what it should is not touched: for a change of a
--- table that a transaction has read the server makes all others wait.
+-- Comes before the procedures are made anew, and does what the older ones do not notice. A missing right
+-- shows here, where nothing has been changed yet. A table that has what it should is not touched: the server makes all
+-- other requests wait behind a change of a table that a transaction has read.
 CREATE PROCEDURE lk_upgrade_first()
 SQL SECURITY INVOKER
 BEGIN
@@ -53,8 +53,8 @@ BEGIN
 END
 //
 
--- Comes after the procedures were made anew: those of before have come to their end with that, and those of now
--- fail, and change nothing in a line, until lk_line is as they need it.
+-- Comes after the procedures were made anew. The older ones cannot run any more, and the new
+-- ones fail, and change nothing in a line, until lk_line is as they need it.
 CREATE PROCEDURE lk_upgrade()
 SQL SECURITY INVOKER
 BEGIN

@@ -1,15 +1,15 @@
 -- For the users' own transactions: CALL these on any connection, from any language. They begin and
--- commit nothing. READ COMMITTED refuses least; SERIALIZABLE is not for them, because there what is only
--- read is locked, too.
+-- commit nothing. READ COMMITTED refuses least; SERIALIZABLE is not for them, because there InnoDB locks what is
+-- only read, too.
 --
 -- Refusals are errors, and the transaction should then be rolled back:
---   LK001  the lock is held by others, and did not come free in time
+--   LK001  the lock is held, and did not come free in time
 --   LK002  the transaction's snapshot is too old to tell; begin again, or lock before reading
 --   LK003  the lock is not held any more
 --   LK004  there is no transaction
 
--- Refuses to go on without a transaction: the lock would be gone before its fence is read. Outside of one
--- a savepoint is forgotten at once.
+-- Refuses to go on without a transaction: the lock would be gone before its fence is read. Outside of a
+-- transaction the server forgets a savepoint at once.
 CREATE PROCEDURE lk_in_transaction()
 SQL SECURITY INVOKER
 BEGIN
@@ -20,13 +20,13 @@ BEGIN
 END
 //
 
--- Takes the lock for as long as the transaction lives. Who asks for it meanwhile waits in line. Waits at most
--- p_wait_ms for those who have it.  -> the fence
+-- Takes the lock for as long as the transaction lives. Tickets that come meanwhile wait in line. Waits at most
+-- p_wait_ms while the lock is held.  -> the fence
 --
--- A snapshot may be too old to tell who holds the lock. Every grant raises `last`: if it is what was seen,
+-- A snapshot may be too old to tell which ticket holds the lock. Every grant raises `last`: if it is what was seen,
 -- nothing has been granted since. v_fresh says that reads were seen to change, so there is no old snapshot.
 --
--- While it waits it must have nothing locked: who has the lock could not leave, and would be waited for in vain.
+-- While it waits it must have nothing locked: the holder could not leave, and the wait would be in vain.
 CREATE PROCEDURE lk_lock(p_name VARBINARY(512), p_wait_ms BIGINT)
 SQL SECURITY INVOKER
 BEGIN
@@ -82,11 +82,12 @@ END
 //
 
 -- Takes the gate if it is free, or its holder is p_dead, and nothing was granted that cannot be seen. Does not
--- wait.  o_got: not NULL if it was taken; o_last: the last fence as it is now, NULL if somebody has the gate
+-- wait.  o_got: not NULL if it was taken; o_last: the last fence as it is now, NULL if another transaction has locked
+-- the gate
 --
--- In READ COMMITTED a row that does not fit is let go again, if it is not read by a single key. But MariaDB keeps
--- it where it had to queue for it, and with SKIP LOCKED it does, for a moment; where it may not wait it does not
--- queue, and the refusal is an error. With innodb_rollback_on_timeout that error would end the user's
+-- In READ COMMITTED InnoDB unlocks a row that does not fit, if it was not read by a single key. But MariaDB keeps
+-- it locked where it had to queue for it, and with SKIP LOCKED it does, for a moment; where it may not wait it does
+-- not queue, and the refusal is an error. With innodb_rollback_on_timeout that error would end the user's
 -- transaction.
 CREATE PROCEDURE lk_try_gate(
   p_name VARBINARY(512), p_dead BIGINT, p_seen BIGINT, p_fresh INT, OUT o_got BIGINT, OUT o_last BIGINT)
@@ -108,7 +109,7 @@ BEGIN
 END
 //
 
--- Makes the gate of a name that nobody has used. Another may just be making it, who is not waited for here.
+-- Makes the gate of a name that was never used. Another transaction may just be making it, and is not waited for.
 -- o_got: not NULL if the gate is ours
 CREATE PROCEDURE lk_first_gate(p_name VARBINARY(512), p_now BIGINT, OUT o_got BIGINT)
 SQL SECURITY INVOKER
@@ -138,7 +139,7 @@ making: BEGIN
 END
 //
 
--- Does anybody stand in the line behind the first? With p_waiting those count who wait; without, the
+-- Are there tickets behind the first? With p_waiting the waiting ones count; without, the
 -- gate is the transaction's, and the dead are taken out of the line.
 CREATE PROCEDURE lk_others(p_name VARBINARY(512), p_now BIGINT, p_waiting INT, OUT o_held INT)
 SQL SECURITY INVOKER
@@ -185,8 +186,8 @@ BEGIN
 END
 //
 
--- Is this grant still held? Then it is until the transaction ends: whoever wants to have the lock next
--- waits for that. Locks the ticket's row alone, so its session is renewed as ever. p_store, p_name, p_ticket
+-- Is this grant still held? Then it is until the transaction ends: the next ticket waits for
+-- that. Locks the ticket's row alone, so its session is renewed as ever. p_store, p_name, p_ticket
 -- and p_fence are what a sequencer says; p_store may be NULL.  -> 1
 CREATE PROCEDURE lk_fence_check(
   p_store BINARY(8), p_name VARBINARY(512), p_ticket BINARY(16), p_fence BIGINT)
@@ -227,7 +228,7 @@ END
 //
 
 -- Takes the row for p_ttl_ms. The same owner again keeps its fence and gets the time anew.
--- -> the fence, or 0 if somebody else has the row or there is none
+-- -> the fence, or 0 if another owner has the row or there is none
 CREATE PROCEDURE lk_row_lock(
   p_table VARCHAR(128), p_column VARCHAR(64), p_key VARBINARY(512), p_owner VARBINARY(255), p_ttl_ms BIGINT)
 SQL SECURITY INVOKER
@@ -252,7 +253,7 @@ BEGIN
 END
 //
 
--- Has the row for another p_ttl_ms, if it is still ours.  -> the fence, or 0
+-- Keeps the row for another p_ttl_ms, if it is still ours.  -> the fence, or 0
 CREATE PROCEDURE lk_row_renew(
   p_table VARCHAR(128), p_column VARCHAR(64), p_key VARBINARY(512), p_fence BIGINT, p_ttl_ms BIGINT)
 SQL SECURITY INVOKER
