@@ -159,11 +159,17 @@ impl StoreUrl {
                 Ok(AnyStore::new(super::redlock::Redlock::connect(self).await?))
             }
             #[cfg(feature = "redis")]
-            "redis" | "rediss" => Ok(AnyStore::new(super::redis::connect::single(self).await?)),
+            "redis" | "rediss" => Ok(AnyStore::new(
+                super::redis::Redis::connect(super::redis::config::Config::single(self)?).await?,
+            )),
             #[cfg(feature = "redis")]
-            "redis+sentinel" => Ok(AnyStore::new(super::redis::connect::sentinel(self).await?)),
+            "redis+sentinel" => Ok(AnyStore::new(
+                super::redis::Redis::connect(super::redis::config::Config::sentinel(self)?).await?,
+            )),
             #[cfg(feature = "redis")]
-            "redis+cluster" => Ok(AnyStore::new(super::redis::connect::cluster(self).await?)),
+            "redis+cluster" => Ok(AnyStore::new(
+                super::redis::Redis::connect(super::redis::config::Config::cluster(self)?).await?,
+            )),
             #[cfg(feature = "redis")]
             "redlock" => Ok(AnyStore::new(super::redlock::Redlock::connect(self).await?)),
             #[cfg(feature = "postgres")]

@@ -16,7 +16,7 @@ pub(crate) mod layout;
 pub(crate) mod reconnect;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod repeat;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(crate) mod server_clock;
 #[cfg(feature = "_tls")]
 pub(crate) mod tls;

@@ -1,6 +1,5 @@
-//! The server's clock, as far as this process knows it.
+//! The server's clock, as this process last saw it.
 
-use super::decode::micros;
 use crate::{clock::Clock, store::STRAY_MAX};
 use std::{
     sync::atomic::{AtomicI64, Ordering},
@@ -10,10 +9,11 @@ use std::{
 /// No request takes effect later than this after it was sent.
 const REQUEST_VALID: Duration = STRAY_MAX.checked_div(2).expect("two is not zero");
 
-/// All times are microseconds.
+/// Requests carry the moment, on the server's clock, after which they must have no effect. The client reckons
+/// it from its own clock and the difference that the server's last answer has shown. All times are microseconds.
 pub(in crate::store) struct ServerClock {
     clock: Clock,
-    /// The server's clock less ours, as last seen.
+    /// The server's clock less ours.
     offset: AtomicI64,
 }
 
@@ -38,6 +38,6 @@ impl ServerClock {
 
     /// The server's time from which on a request that is sent now must have no effect.
     pub(in crate::store) fn request_deadline(&self) -> i64 {
-        self.now().saturating_add(micros(REQUEST_VALID))
+        self.now().saturating_add(i64::try_from(REQUEST_VALID.as_micros()).unwrap_or(i64::MAX))
     }
 }

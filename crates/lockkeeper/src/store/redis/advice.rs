@@ -1,6 +1,6 @@
-//! What about a server's set-up can hurt locks, and what to do about it.
+//! What in a server's set-up can hurt locks, and what to do about it.
 
-use super::{KIND, link::Link};
+use super::{KIND, connection::Connection};
 use crate::{
     clock::Clock,
     error::{ErrorKind, StoreError},
@@ -11,13 +11,13 @@ use std::collections::HashMap;
 
 /// The oldest server whose scripts and messages suffice.
 const OLDEST: (u32, u32) = (6, 2);
-/// From here on a difference of clocks is worth a word, in microseconds.
+/// The difference between the clocks that is worth a word, in microseconds.
 const SKEW_MICROS: u64 = 30_000_000;
 
 /// Refuses a server that is too old, and says what else should be known about it.
-pub(super) async fn of(link: &Link, clock: &Clock) -> StoreResult<Vec<Advice>> {
+pub(super) async fn of(connection: &Connection, clock: &Clock) -> StoreResult<Vec<Advice>> {
     let mut advice = Vec::new();
-    let infos = texts(link.query(&redis::cmd("INFO")).await?);
+    let infos = texts(connection.query(&redis::cmd("INFO")).await?);
     for info in &infos {
         let facts = facts(info);
         refuse_old(&facts)?;
@@ -28,10 +28,10 @@ pub(super) async fn of(link: &Link, clock: &Clock) -> StoreResult<Vec<Advice>> {
     let [info] = &infos[..] else { return Ok(advice) };
     let facts = facts(info);
     // Hosted servers often forbid CONFIG; then only INFO speaks.
-    if let Ok(config) = config(link).await {
+    if let Ok(config) = config(connection).await {
         advice.extend([eviction(&config), fsync(&facts, &config)].into_iter().flatten());
     }
-    advice.extend(skew(link, clock).await?);
+    advice.extend(skew(connection, clock).await?);
     Ok(advice)
 }
 
@@ -51,9 +51,9 @@ fn facts(info: &str) -> Facts<'_> {
     info.lines().filter_map(|line| line.trim_end().split_once(':')).collect()
 }
 
-async fn config(link: &Link) -> StoreResult<HashMap<String, String>> {
+async fn config(connection: &Connection) -> StoreResult<HashMap<String, String>> {
     let mut get = redis::cmd("CONFIG");
-    link.query(get.arg("GET").arg("maxmemory*").arg("appendfsync")).await
+    connection.query(get.arg("GET").arg("maxmemory*").arg("appendfsync")).await
 }
 
 fn refuse_old(facts: &Facts<'_>) -> StoreResult<()> {
@@ -104,8 +104,8 @@ fn eviction(config: &HashMap<String, String>) -> Option<Advice> {
     })
 }
 
-async fn skew(link: &Link, clock: &Clock) -> StoreResult<Option<Advice>> {
-    let (seconds, micros): (u64, u64) = link.query(&redis::cmd("TIME")).await?;
+async fn skew(connection: &Connection, clock: &Clock) -> StoreResult<Option<Advice>> {
+    let (seconds, micros): (u64, u64) = connection.query(&redis::cmd("TIME")).await?;
     let apart = (seconds * 1_000_000 + micros).abs_diff(clock.wall_micros());
     Ok((apart > SKEW_MICROS).then(|| Advice {
         what: format!("the server's clock and ours are {} s apart", apart / 1_000_000),

@@ -1,19 +1,19 @@
-//! Names of keys. One bucket's keys share a hash tag, so that they live in one slot of a cluster.
+//! Names of keys. The keys of one bucket share a hash tag, so a cluster keeps them in one slot.
 
 use crate::model::name::Name;
 
 /// Buckets on a cluster. One server needs one.
 pub(super) const CLUSTER_BUCKETS: u32 = 64;
 
-/// The keys of one bucket.
+/// The keys of one bucket; `common.lua` says what each of them holds.
 #[derive(Clone)]
 pub(super) struct Keys {
     stem: String,
-    ends: String,
-    sessions: String,
-    numbers: String,
-    own: String,
-    closed: String,
+    pub(super) ends: String,
+    pub(super) sessions: String,
+    pub(super) numbers: String,
+    pub(super) own: String,
+    pub(super) closed: String,
 }
 
 impl Keys {
@@ -34,49 +34,18 @@ impl Keys {
         [&self.stem, kind, ":", name.as_str()].concat()
     }
 
-    pub(super) fn ends(&self) -> &str {
-        &self.ends
-    }
-
-    pub(super) fn sessions(&self) -> &str {
-        &self.sessions
-    }
-
-    pub(super) fn numbers(&self) -> &str {
-        &self.numbers
-    }
-
-    pub(super) fn own(&self) -> &str {
-        &self.own
-    }
-
-    pub(super) fn closed(&self) -> &str {
-        &self.closed
-    }
-
     pub(super) fn meta(&self) -> String {
         format!("{}meta", self.stem)
     }
 
-    /// The keys of this bucket and of this name, each with the type that belongs there.
-    pub(super) fn kinds(&self, name: Option<&Name>) -> Vec<(String, &'static str)> {
-        let of_bucket = [
-            (self.ends(), "zset"),
-            (self.sessions(), "hash"),
-            (self.numbers(), "zset"),
-            (self.own(), "zset"),
-            (self.closed(), "zset"),
-        ];
-        let mut kinds: Vec<_> = of_bucket.map(|(key, kind)| (key.to_owned(), kind)).into();
-        if let Some(name) = name {
-            let of_name = [(self.order(name), "zset"), (self.tickets(name), "hash")];
-            kinds.extend(of_name.into_iter().chain([(self.cell(name), "hash")]));
-        }
-        kinds
+    /// The keys that the scripts over a whole bucket begin with.
+    pub(super) fn bucket(&self) -> [&str; 5] {
+        [&self.ends, &self.sessions, &self.numbers, &self.own, &self.closed]
     }
 
-    pub(super) fn order(&self, name: &Name) -> String {
-        self.of_name("z", name)
+    /// The keys of a name's line.
+    pub(super) fn line(&self, name: &Name) -> [String; 2] {
+        [self.of_name("z", name), self.tickets(name)]
     }
 
     pub(super) fn tickets(&self, name: &Name) -> String {
@@ -85,6 +54,18 @@ impl Keys {
 
     pub(super) fn cell(&self, name: &Name) -> String {
         self.of_name("c", name)
+    }
+
+    /// The keys of this bucket and of this name, each with the type that locks keep there.
+    pub(super) fn types(&self, name: Option<&Name>) -> Vec<(String, &'static str)> {
+        let of_bucket = self.bucket().map(str::to_owned);
+        let mut types: Vec<_> =
+            of_bucket.into_iter().zip(["zset", "hash", "zset", "zset", "zset"]).collect();
+        if let Some(name) = name {
+            let [order, tickets] = self.line(name);
+            types.extend([(order, "zset"), (tickets, "hash"), (self.cell(name), "hash")]);
+        }
+        types
     }
 }
 
@@ -105,7 +86,7 @@ mod tests {
     fn names_with_braces_stay_in_the_slot_of_their_bucket() {
         let keys = Keys::new("lk", 7);
         for name in ["a", "{b}", "}{", "{}"] {
-            let key = keys.order(&Name::new(name).unwrap());
+            let [key, _] = keys.line(&Name::new(name).unwrap());
             let tag = &key[key.find('{').unwrap() + 1..key.find('}').unwrap()];
             assert_eq!(tag, "7");
         }
@@ -122,11 +103,12 @@ mod tests {
             for bucket in [0, 1] {
                 let keys = Keys::new(prefix, bucket);
                 assert!(seen.insert(keys.meta()));
-                for (key, _) in keys.kinds(None) {
+                for (key, _) in keys.types(None) {
                     assert!(seen.insert(key));
                 }
                 for name in names.map(|name| Name::new(name).unwrap()) {
-                    for key in [keys.order(&name), keys.tickets(&name), keys.cell(&name)] {
+                    let [order, tickets] = keys.line(&name);
+                    for key in [order, tickets, keys.cell(&name)] {
                         assert!(seen.insert(key.clone()), "{key} stands for two things");
                     }
                 }
@@ -137,7 +119,7 @@ mod tests {
     #[test]
     fn the_bucket_of_a_name_never_changes() {
         let of = |name| bucket(&Name::new(name).unwrap(), 64);
-        assert_eq!((of("a"), of("orders/42"), of("é")), (of("a"), of("orders/42"), of("é")));
+        assert_eq!((of("a"), of("orders/42"), of("é")), (44, 31, 1));
         assert_eq!(bucket(&Name::new("a").unwrap(), 1), 0);
     }
 }

@@ -1,6 +1,12 @@
-//! What is written down once for all of the data under a prefix.
+//! What is written once for all data under a prefix: its identity, its layout and its number of buckets.
 
-use super::{KIND, foreign, keys::Keys, link::Link, scripts::Scripts};
+use super::{
+    KIND,
+    connection::Connection,
+    exec::{Call, explained},
+    keys::Keys,
+    scripts::SCRIPTS,
+};
 use crate::{
     error::{ErrorKind, StoreError},
     store::StoreResult,
@@ -10,21 +16,20 @@ use crate::{
 /// would misread the data.
 const LAYOUT: u32 = 2;
 
-/// The identity of the data: this one, written by the first client that comes, or the one that is there. All
-/// clients must know the same layout and the same number of buckets.
+/// The identity of the data. The first client writes it, as `fresh`; every other client takes the one that is
+/// there. All clients must know the same layout and the same number of buckets.
 pub(super) async fn meta(
-    link: &Link,
-    scripts: &Scripts,
+    connection: &Connection,
     prefix: &str,
     buckets: u32,
     fresh: u64,
 ) -> StoreResult<u64> {
     let key = Keys::new(prefix, 0).meta();
-    let mut script = scripts.meta.prepare_invoke();
-    script.key(&key).arg(format!("{fresh:016x}")).arg(LAYOUT).arg(buckets);
+    let mut call = Call::new(&SCRIPTS.meta, &[&key]);
+    call.arg(format!("{fresh:016x}")).arg(LAYOUT).arg(buckets);
     type Found = (Option<String>, Option<String>, Option<String>);
-    let (id, layout, found): Found = match link.run(&script).await {
-        Err(e) => return Err(foreign::explained(link, e, [(key, "hash")]).await),
+    let (id, layout, found): Found = match connection.run(&call).await {
+        Err(e) => return Err(explained(connection, e, [(key, "hash")]).await),
         Ok(found) => found,
     };
     let refuse = |what: String| Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what));

@@ -1,9 +1,11 @@
-//! How the tickets of a session stand.
+//! Polling: one script for each bucket grants what has come free by expiry and says how tickets stand. A poll
+//! of all tickets of a session first asks each bucket for their list.
 
 use super::{
     Redis,
-    reply::{Parts, own},
-    sessions::hex,
+    exec::Call,
+    reply::{self, Entry, Reply, hex},
+    scripts::SCRIPTS,
 };
 use crate::{
     model::{
@@ -15,20 +17,13 @@ use crate::{
 use redis::{Script, Value};
 use std::collections::BTreeMap;
 
-/// Through how many lines one script goes.
+/// How many lines one script goes through, since the server serves no other request meanwhile.
 const AT_ONCE: usize = 300;
 
-type Lines = Vec<(Name, TicketId)>;
-
-/// At least one, for a bucket without lines.
-fn portions(bucket: u32, lines: &[(Name, TicketId)]) -> Vec<(u32, Lines)> {
-    let first = lines.len().min(AT_ONCE);
-    let rest = lines[first..].chunks(AT_ONCE);
-    [&lines[..first]].into_iter().chain(rest).map(|some| (bucket, some.to_vec())).collect()
-}
+type Tickets = Vec<(Name, TicketId)>;
 
 impl Redis {
-    pub(super) async fn stands(
+    pub(super) async fn poll_tickets(
         &self,
         session: SessionId,
         which: PollScope,
@@ -38,78 +33,71 @@ impl Redis {
             PollScope::These(tickets) => tickets,
             PollScope::All => self.tickets_of(session).await?,
         };
-        let lines = self.by_bucket(tickets);
-        let mut stands = Vec::new();
-        let answered = self.over_lines(&self.scripts.poll, session, u64::from(all), lines, false);
-        for (lines, answers) in answered.await? {
-            for ((name, ticket), answer) in lines.into_iter().zip(Parts::of(answers)?) {
-                let mut parts = Parts::of(answer)?;
-                let stand = match parts.text()?.as_str() {
-                    "granted" => TicketStatus::Granted { fence: parts.fence()? },
-                    "queued" => TicketStatus::Waiting(parts.wait()?),
-                    _ => TicketStatus::Gone,
-                };
-                stands.push((name, ticket, stand));
+        let tickets = self.by_bucket(tickets);
+        let replies =
+            self.over_tickets(&SCRIPTS.poll, session, u64::from(all), tickets, false).await?;
+        let mut statuses = Vec::new();
+        for (tickets, replies) in replies {
+            for ((name, ticket), reply) in tickets.into_iter().zip(Reply::of(replies)?) {
+                statuses.push((name, ticket, Reply::of(reply)?.status()?));
             }
         }
-        if all {
-            stands.retain(|(_, _, stand)| *stand != TicketStatus::Gone);
-        }
-        Ok(stands)
+        statuses.retain(|(_, _, status)| !all || *status != TicketStatus::Gone);
+        Ok(statuses)
     }
 
-    /// Runs a script over lines of one session, bucket by bucket, and over those to be swept. No script
-    /// goes through so many that others would have to wait for it.
-    pub(super) async fn over_lines(
+    /// Runs a script over tickets of one session, bucket by bucket, and sweeps there if asked to.
+    pub(super) async fn over_tickets(
         &self,
-        script: &Script,
+        script: &'static Script,
         session: SessionId,
         argument: u64,
-        lines: BTreeMap<u32, Lines>,
+        tickets: BTreeMap<u32, Tickets>,
         sweep: bool,
-    ) -> StoreResult<Vec<(Lines, Value)>> {
-        let asks = lines.into_iter().flat_map(|(bucket, lines)| portions(bucket, &lines));
-        let asks = asks.map(|(bucket, lines)| {
-            let keys = &self.buckets[bucket as usize];
-            let mut script = script.prepare_invoke();
-            script.key(keys.ends()).key(keys.sessions()).key(keys.numbers()).key(keys.own());
-            script.key(keys.closed());
-            let session = hex(session);
-            script.arg(&session).arg(argument);
-            for (name, ticket) in &lines {
-                script.key(keys.order(name)).key(keys.tickets(name));
-                script.arg(name.as_str()).arg(ticket.to_string()).arg(&session);
-            }
-            if sweep {
-                self.sweep(&mut script, bucket);
-            }
-            async move { Ok((lines, self.run::<Value>(keys, None, &script).await?)) }
+    ) -> StoreResult<Vec<(Tickets, Value)>> {
+        let portions = tickets.into_iter().flat_map(|(bucket, tickets)| {
+            // At least one, also for a bucket without tickets.
+            let first = tickets.len().min(AT_ONCE);
+            let rest = tickets[first..].chunks(AT_ONCE);
+            let portions = [&tickets[..first]].into_iter().chain(rest);
+            portions.map(|some| (bucket, some.to_vec())).collect::<Vec<_>>()
         });
-        join::all(asks).await.into_iter().collect()
+        let calls = portions.map(|(bucket, tickets)| {
+            let (keys, id) = (&self.buckets[bucket as usize], hex(session));
+            let entry = |(name, ticket): &(Name, TicketId)| Entry {
+                session: id.clone(),
+                ticket: ticket.to_string(),
+                name: name.clone(),
+            };
+            let mut entries: Vec<Entry> = tickets.iter().map(entry).collect();
+            if sweep {
+                entries.append(&mut self.sessions.leftovers(bucket));
+            }
+            let call = Call::over_bucket(script, keys, session, &[argument], &entries);
+            async move { Ok((tickets, self.run(keys, None, &call).await?)) }
+        });
+        join::all(calls).await.into_iter().collect()
     }
 
-    pub(super) fn by_bucket(
-        &self,
-        tickets: impl IntoIterator<Item = (Name, TicketId)>,
-    ) -> BTreeMap<u32, Lines> {
-        let mut buckets: BTreeMap<u32, Lines> = BTreeMap::new();
+    pub(super) fn by_bucket(&self, tickets: Tickets) -> BTreeMap<u32, Tickets> {
+        let mut buckets: BTreeMap<u32, Tickets> = BTreeMap::new();
         for (name, ticket) in tickets {
             buckets.entry(self.bucket(&name)).or_default().push((name, ticket));
         }
         buckets
     }
 
-    /// All tickets of a session that the server has, whichever handle has entered them. A handle would
-    /// forget a ticket that it has left, and a replica that missed the leave brings it back when it
-    /// takes over.
-    pub(super) async fn tickets_of(&self, session: SessionId) -> StoreResult<Lines> {
+    /// All tickets of a session that the server has, whichever handle has entered them. A handle's own list
+    /// would not do: it forgets a ticket that it has left, and a replica that missed the leave brings the
+    /// ticket back when it takes over.
+    pub(super) async fn tickets_of(&self, session: SessionId) -> StoreResult<Tickets> {
         let (from, to) = (format!("[{} ", hex(session)), format!("({}!", hex(session)));
         let lists = self.buckets.iter().map(|keys| {
             let mut list = redis::cmd("ZRANGE");
-            list.arg(keys.own()).arg(&from).arg(&to).arg("BYLEX");
-            async move { self.link.query::<Vec<String>>(&list).await }
+            list.arg(&keys.own).arg(&from).arg(&to).arg("BYLEX");
+            async move { self.connection.query::<Vec<String>>(&list).await }
         });
         let lists: StoreResult<Vec<_>> = join::all(lists).await.into_iter().collect();
-        Ok(lists?.iter().flatten().filter_map(|entry| own(entry)).collect())
+        Ok(lists?.iter().flatten().filter_map(|entry| reply::own(entry)).collect())
     }
 }

@@ -1,6 +1,6 @@
-//! Reading what the scripts answer.
+//! How ids, times and owners are written in requests, and how the replies of scripts are read.
 
-use super::{KIND, sessions::Dust};
+use super::KIND;
 use crate::{
     error::{ErrorKind, StoreError},
     model::{
@@ -8,36 +8,54 @@ use crate::{
         name::Name,
         ticket::{Mode, Owner, SessionId, TicketId},
     },
-    store::{Holder, Open, StoreResult, TicketDigest, Wait},
+    store::{Holder, Open, StoreResult, TicketDigest, TicketStatus, Wait},
 };
 use redis::Value;
 use std::time::Duration;
 
-/// An answer that no script of ours gives.
-pub(in crate::store) fn nonsense(what: &Value) -> StoreError {
+/// How a session's id is written.
+pub(in crate::store) fn hex(session: SessionId) -> String {
+    format!("{:032x}", u128::from_be_bytes(session.to_bytes()))
+}
+
+pub(in crate::store) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A ticket in the list of its session. The server also asks by it for what is to be swept: without a session it
+/// stands for all that is old in a line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) session: String,
+    pub(super) ticket: String,
+    pub(super) name: Name,
+}
+
+/// The error for a reply that no script of ours gives.
+pub(in crate::store) fn unexpected(what: &Value) -> StoreError {
     let what = format!("the server's answer makes no sense: {what:?}");
     StoreError::unknown(KIND, ErrorKind::Corrupt, what)
 }
 
-/// The parts of an answer, taken one after the other.
-pub(in crate::store) struct Parts(std::vec::IntoIter<Value>);
+/// The fields of a reply, read one after the other.
+pub(in crate::store) struct Reply(std::vec::IntoIter<Value>);
 
-impl Parts {
-    pub(in crate::store) fn of(value: Value) -> StoreResult<Self> {
-        match value {
-            Value::Array(parts) => Ok(Self(parts.into_iter())),
-            other => Err(nonsense(&other)),
+impl Reply {
+    pub(in crate::store) fn of(reply: Value) -> StoreResult<Self> {
+        match reply {
+            Value::Array(fields) => Ok(Self(fields.into_iter())),
+            other => Err(unexpected(&other)),
         }
     }
 
     fn next(&mut self) -> StoreResult<Value> {
-        self.0.next().ok_or_else(|| nonsense(&Value::Nil))
+        self.0.next().ok_or_else(|| unexpected(&Value::Nil))
     }
 
     pub(in crate::store) fn int(&mut self) -> StoreResult<i64> {
         match self.next()? {
             Value::Int(n) => Ok(n),
-            other => Err(nonsense(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -45,7 +63,7 @@ impl Parts {
         match self.next()? {
             Value::BulkString(bytes) => Ok(bytes),
             Value::SimpleString(text) => Ok(text.into_bytes()),
-            other => Err(nonsense(&other)),
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -53,17 +71,17 @@ impl Parts {
         Ok(String::from_utf8_lossy(&self.bytes()?).into_owned())
     }
 
-    pub(in crate::store) fn parts(&mut self) -> StoreResult<Self> {
+    pub(in crate::store) fn list(&mut self) -> StoreResult<Self> {
         Self::of(self.next()?)
     }
 
-    /// A list of what is to be swept, each "session ticket name".
-    pub(super) fn dust(&mut self) -> StoreResult<Vec<Dust>> {
-        let dust = |value| match value {
-            Value::BulkString(bytes) => dust(std::str::from_utf8(&bytes).ok()?),
+    /// A list of what is to be swept.
+    pub(super) fn entries(&mut self) -> StoreResult<Vec<Entry>> {
+        let entry = |value| match value {
+            Value::BulkString(bytes) => entry(std::str::from_utf8(&bytes).ok()?),
             _ => None,
         };
-        Ok(self.parts()?.filter_map(dust).collect())
+        Ok(self.list()?.filter_map(entry).collect())
     }
 
     /// How many tickets there are, and their sum.
@@ -71,7 +89,7 @@ impl Parts {
         Ok(TicketDigest { count: self.number()?, sum: self.number()? })
     }
 
-    fn number(&mut self) -> StoreResult<u64> {
+    pub(in crate::store) fn number(&mut self) -> StoreResult<u64> {
         Ok(u64::try_from(self.int()?).unwrap_or(0))
     }
 
@@ -79,43 +97,47 @@ impl Parts {
         Ok(Duration::from_micros(self.number()?))
     }
 
-    pub(in crate::store) fn fence(&mut self) -> StoreResult<u64> {
-        self.number()
-    }
-
     pub(in crate::store) fn wait(&mut self) -> StoreResult<Wait> {
         let ahead = usize::try_from(self.int()?).unwrap_or(0);
         // A moment later than the server says, so that its clock has surely passed the deadline.
         let recheck = self.duration()? + Duration::from_millis(1);
-        let (owner, note, held_for) = (self.text()?, self.bytes()?, Some(self.duration()?));
-        let holder = unpack(&owner).map(|owner| Holder { owner, label: note, held_for });
+        let (owner, label, held_for) = (self.text()?, self.bytes()?, Some(self.duration()?));
+        let holder = unpack(&owner).map(|owner| Holder { owner, label, held_for });
         Ok(Wait { ahead, holder, recheck })
     }
 
     pub(in crate::store) fn ticket(&mut self) -> StoreResult<Ticket> {
-        let id = self.text()?.parse().map_err(|_| nonsense(&Value::Nil))?;
+        let id = self.text()?.parse().map_err(|_| unexpected(&Value::Nil))?;
         let (weight, capacity) = (self.small()?, self.small()?);
         let fence = Some(self.number()?).filter(|fence| *fence > 0);
-        let (owner, note, entered_ago) = (unpack(&self.text()?), self.bytes()?, self.duration()?);
+        let (owner, label, entered_ago) = (unpack(&self.text()?), self.bytes()?, self.duration()?);
         let granted_ago = u64::try_from(self.int()?).ok().map(Duration::from_micros);
         let ends_in = self.duration()?;
         let mode = Mode::of(weight, capacity);
-        Ok(Ticket { id, mode, fence, owner, label: note, entered_ago, granted_ago, ends_in })
+        Ok(Ticket { id, mode, fence, owner, label, entered_ago, granted_ago, ends_in })
     }
 
-    fn small(&mut self) -> StoreResult<u32> {
+    pub(super) fn status(&mut self) -> StoreResult<TicketStatus> {
+        Ok(match self.text()?.as_str() {
+            "granted" => TicketStatus::Granted { fence: self.number()? },
+            "queued" => TicketStatus::Waiting(self.wait()?),
+            _ => TicketStatus::Gone,
+        })
+    }
+
+    pub(super) fn small(&mut self) -> StoreResult<u32> {
         Ok(u32::try_from(self.int()?).unwrap_or(0))
     }
 }
 
-impl Iterator for Parts {
+impl Iterator for Reply {
     type Item = Value;
     fn next(&mut self) -> Option<Value> {
         self.0.next()
     }
 }
 
-/// An owner in one field. The parts are cleaned of the separator, so that they read back.
+/// An owner in one field. The separator is taken out of its parts, so that they read back.
 pub(in crate::store) fn pack(owner: &Owner) -> String {
     let clean = |text: &str| text.replace('\u{1f}', " ");
     format!("{}\u{1f}{}\u{1f}{}", owner.pid, clean(&owner.host), clean(&owner.program))
@@ -137,42 +159,23 @@ pub(in crate::store) fn session(session: SessionId, text: &str) -> Option<Open> 
     Some(Open { session, ttl, lock_delay, owner })
 }
 
-/// A ticket as it stands among those of its session: `session ticket name`.
-pub(in crate::store) fn own(entry: &str) -> Option<(Name, TicketId)> {
-    let mut parts = entry.splitn(3, ' ').skip(1);
-    let ticket = parts.next()?.parse().ok()?;
-    Some((Name::new(parts.next()?).ok()?, ticket))
+/// An entry: `session ticket name`.
+fn entry(text: &str) -> Option<Entry> {
+    let mut parts = text.splitn(3, ' ').map(str::to_owned);
+    let (session, ticket) = (parts.next()?, parts.next()?);
+    Some(Entry { session, ticket, name: Name::new(&parts.next()?).ok()? })
 }
 
-/// Something to be swept: `session ticket name`.
-fn dust(entry: &str) -> Option<Dust> {
-    let mut parts = entry.splitn(3, ' ').map(str::to_owned);
-    let (session, ticket) = (parts.next()?, parts.next()?);
-    Some(Dust { session, ticket, name: Name::new(&parts.next()?).ok()? })
+/// The name and the ticket in an entry of a session's list.
+pub(super) fn own(text: &str) -> Option<(Name, TicketId)> {
+    let entry = entry(text)?;
+    Some((entry.name, entry.ticket.parse().ok()?))
 }
 
 /// A note on another bucket in which a session is open: `session @bucket `.
-pub(in crate::store) fn joined(entry: &Value) -> Option<u32> {
-    let Value::BulkString(bytes) = entry else { return None };
+pub(super) fn joined(note: &Value) -> Option<u32> {
+    let Value::BulkString(bytes) = note else { return None };
     std::str::from_utf8(bytes).ok()?.split_once(" @")?.1.trim_end().parse().ok()
-}
-
-/// What a message to a waiter says.
-#[derive(Debug, PartialEq, Eq)]
-pub(in crate::store) enum Message {
-    Granted(TicketId, u64),
-    Ended(TicketId),
-}
-
-impl Message {
-    pub(in crate::store) fn parse(payload: &[u8]) -> Option<Self> {
-        let (ticket, rest) = std::str::from_utf8(payload).ok()?.split_once(' ')?;
-        let ticket = ticket.parse().ok()?;
-        match rest {
-            "ended" => Some(Self::Ended(ticket)),
-            fence => Some(Self::Granted(ticket, fence.parse().ok()?)),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -192,17 +195,6 @@ mod tests {
         let name = Name::new(" a  b ").unwrap();
         assert_eq!(own(&format!("5e {ticket} {name}")), Some((name, ticket)));
         assert_eq!(own("5e"), None);
-        assert_eq!(dust("- -  a  b ").map(|dust| dust.name), Some(Name::new(" a  b ").unwrap()));
-    }
-
-    #[test]
-    fn only_our_own_messages_are_understood() {
-        let ticket = TicketId::random();
-        let granted = Message::parse(format!("{ticket} 17").as_bytes());
-        assert_eq!(granted, Some(Message::Granted(ticket, 17)));
-        let ended = Message::parse(format!("{ticket} ended").as_bytes());
-        assert_eq!(ended, Some(Message::Ended(ticket)));
-        assert_eq!(Message::parse(b"hello world"), None);
-        assert_eq!(Message::parse(b"\xff"), None);
+        assert_eq!(entry("- -  a  b ").map(|entry| entry.name), Some(Name::new(" a  b ").unwrap()));
     }
 }

@@ -1,40 +1,31 @@
 //! The scripts, each with the common part in it.
 
-use crate::model::name::Name;
-use redis::{Cmd, Script};
+use redis::Script;
+use std::sync::LazyLock;
 
 macro_rules! scripts {
     ($($name:ident),*) => {
-        /// All scripts, hashed once.
         pub(super) struct Scripts { $(pub(super) $name: Script),* }
 
-        impl Scripts {
-            pub(super) fn new() -> Self {
-                let common = include_str!("common.lua");
-                Self { $($name: script(common, include_str!(concat!(stringify!($name), ".lua")))),* }
-            }
-        }
+        /// All scripts, hashed once.
+        pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
+            let common = include_str!("common.lua");
+            Scripts { $($name: script(common, include_str!(concat!(stringify!($name), ".lua")))),* }
+        });
     };
 }
 scripts!(meta, open, join, renew, close, enter, leave, poll, edit, check, show, evict);
 
-/// Where the common part goes. What stands before it in a script needs nothing from there: the usual
-/// case should not pay for functions that it does not use.
+/// The line of a script that the common part replaces. What stands before it needs no function from there:
+/// making these functions costs the server about as much as a command, and the usual case uses none of them.
 const COMMON_HERE: &str = "-- common.lua\n";
 
-/// Comments stay with us: the server keeps and hashes the text as it is sent.
+/// Leaves the comments out, because the server keeps and hashes the text as it is sent.
 fn script(common: &str, own: &str) -> Script {
     let (first, rest) = own.split_once(COMMON_HERE).unwrap_or(("", own));
     let lines = [first, common, rest].into_iter().flat_map(str::lines);
     let code: Vec<&str> = lines.filter(|line| !line.trim_start().starts_with("--")).collect();
     Script::new(&code.join("\n"))
-}
-
-/// A call of a script with so many keys, with room for all that a line of this name needs.
-pub(super) fn evalsha(script: &Script, keys: usize, name: &Name, more: usize) -> Cmd {
-    let mut call = Cmd::with_capacity(20, 512 + 3 * name.as_str().len() + more);
-    call.arg("EVALSHA").arg(script.get_hash()).arg(keys);
-    call
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::{
     },
     store::{
         StoreResult,
-        redis::{Parts, nonsense, unpack},
+        redis::{Reply, unexpected, unpack},
     },
 };
 use redis::Value;
@@ -32,17 +32,17 @@ pub(super) struct Shown {
 
 /// The answer to an enter.
 pub(super) fn vote(answer: Value) -> StoreResult<Said> {
-    let mut parts = Parts::of(answer)?;
+    let mut parts = Reply::of(answer)?;
     let mut remaining = None;
     let vote = match parts.text()?.as_str() {
         "yes" => Vote::Yes,
         "closed" => Vote::Closed,
-        "low" => Vote::Low(parts.fence()?),
+        "low" => Vote::Low(parts.number()?),
         "void" => {
             remaining = Some(parts.duration()?);
             Vote::Void
         }
-        "differs" => Vote::Differs(parts.fence()?),
+        "differs" => Vote::Differs(parts.number()?),
         _ => {
             remaining = Some(parts.duration()?);
             Vote::No
@@ -55,7 +55,7 @@ pub(super) fn vote(answer: Value) -> StoreResult<Said> {
 pub(super) fn flag(answer: Value) -> StoreResult<bool> {
     match answer {
         Value::Int(n) => Ok(n == 1),
-        other => Err(nonsense(&other)),
+        other => Err(unexpected(&other)),
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn flag(answer: Value) -> StoreResult<bool> {
 pub(super) fn told(answer: Value) -> StoreResult<u64> {
     match answer {
         Value::Int(n) => Ok(u64::try_from(n).unwrap_or(0)),
-        other => Err(nonsense(&other)),
+        other => Err(unexpected(&other)),
     }
 }
 
@@ -74,12 +74,12 @@ pub(super) fn yes_or_no(answer: Value) -> StoreResult<Vote> {
 
 /// Who holds a name, if anybody does.
 pub(super) fn shown(answer: Value) -> StoreResult<Option<Shown>> {
-    let mut parts = Parts::of(answer)?;
+    let mut parts = Reply::of(answer)?;
     let Ok(id) = parts.bytes() else { return Ok(None) };
-    let id = parse(&id).ok_or_else(|| nonsense(&Value::Nil))?;
-    let fence = Some(parts.fence()?);
+    let id = parse(&id).ok_or_else(|| unexpected(&Value::Nil))?;
+    let fence = Some(parts.number()?);
     let (owner, note) = (unpack(&parts.text()?), parts.bytes()?);
-    let (edit, held_for, ends_in) = (parts.fence()?, parts.duration()?, parts.duration()?);
+    let (edit, held_for, ends_in) = (parts.number()?, parts.duration()?, parts.duration()?);
     let (mode, granted_ago) = (Mode::Exclusive, Some(held_for));
     let ticket =
         Ticket { id, mode, fence, owner, label: note, entered_ago: held_for, granted_ago, ends_in };
@@ -122,7 +122,7 @@ impl Plain {
 
 /// The key of a name, if there is one.
 pub(super) fn plain(answer: Value) -> StoreResult<Option<Plain>> {
-    let mut parts = Parts::of(answer)?;
+    let mut parts = Reply::of(answer)?;
     let Ok(value) = parts.bytes() else { return Ok(None) };
     let (kind, left) = (parts.text()?, parts.int()?);
     let ends_in = u64::try_from(left).ok().map(Duration::from_millis);

@@ -12,7 +12,7 @@
 
 use super::decide::majority;
 use crate::{
-    store::redis::{Greeting, Wire},
+    store::redis::{Handshake, Live},
     sync::Mutex,
 };
 use redis::{RedisError, RedisResult, Script};
@@ -66,21 +66,21 @@ impl Agreement {
     }
 
     /// What is said to this node on every new connection.
-    pub(super) fn greeting(self: &Arc<Self>, node: usize) -> Greeting {
+    pub(super) fn greeting(self: &Arc<Self>, node: usize) -> Handshake {
         let agreement = Arc::clone(self);
-        Arc::new(move |wire| {
+        Arc::new(move |live| {
             let agreement = Arc::clone(&agreement);
-            Box::pin(async move { agreement.greet(node, wire).await })
+            Box::pin(async move { agreement.greet(node, live).await })
         })
     }
 
-    async fn greet(&self, node: usize, wire: &mut Wire) -> RedisResult<()> {
-        let info: String = redis::cmd("INFO").arg("server").query_async(wire).await?;
+    async fn greet(&self, node: usize, live: &mut Live) -> RedisResult<()> {
+        let info: String = redis::cmd("INFO").arg("server").query_async(live).await?;
         let run = run(&info)?;
         let speaks = self.speaks.load(Ordering::Relaxed) && self.is_settled();
         let mut greet = GREET.key(BOOT);
         greet.key(&self.key).arg(&run).arg(if speaks { self.ours } else { 0 });
-        let (is_new, told): (bool, u64) = greet.invoke_async(wire).await?;
+        let (is_new, told): (bool, u64) = greet.invoke_async(live).await?;
         self.hear(node, told);
         let uptime = field(&info, "uptime_in_seconds:").and_then(|s| s.parse().ok()).unwrap_or(0);
         let uptime = Duration::from_secs(uptime);

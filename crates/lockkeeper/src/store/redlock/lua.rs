@@ -5,8 +5,8 @@ use super::{
     decide::Vote,
     greet::{Agreement, BOOT, WAIVE},
     model::Node,
-    nodes::{Call, Nodes},
-    ops::{PATIENCE, micros},
+    nodes::Nodes,
+    ops::PATIENCE,
     scripts::Flavour,
 };
 use crate::{
@@ -15,7 +15,10 @@ use crate::{
         name::Name,
         ticket::{Mode, Owner, Place, SessionId, TicketId},
     },
-    store::{Enter, Manner, Open, StoreId, redis::Link},
+    store::{
+        Enter, Manner, Open, StoreId,
+        redis::{Call, Connection, micros},
+    },
 };
 use rand::{RngExt as _, SeedableRng, rngs::StdRng};
 use servers::{REDIS, Require, Running};
@@ -40,7 +43,7 @@ impl Rig {
         }
         let server = REDIS.start().expect("a server");
         let url = format!("redis://127.0.0.1:{}/?protocol=resp3", server.ports()[0]);
-        let link = Link::single(redis::Client::open(url).expect("a URL"), super::deaf(), None);
+        let link = Connection::to_node(redis::Client::open(url).expect("a URL"), None);
         link.query::<()>(redis::cmd("SET").arg(BOOT).arg(0)).await.expect("no quarantine");
         let (prefix, max) = ("lk".to_owned(), Duration::from_secs(60));
         let agreement = Agreement::new("lk:rl-max-ttl".into(), micros(max), 1);
@@ -196,9 +199,9 @@ async fn a_node_that_has_restarted_since_stays_in_quarantine() {
     get.arg(BOOT);
     node.query::<()>(&set).await.expect("an answer");
     for (run, becomes) in [("earlier", "17 later"), ("later", "0 later")] {
-        let mut waive = Call::new(&WAIVE, [BOOT]);
+        let mut waive = Call::new(&WAIVE, &[BOOT]);
         waive.arg(run);
-        waive.run(node).await.expect("an answer");
+        node.run::<redis::Value>(&waive).await.expect("an answer");
         assert_eq!(node.query::<String>(&get).await.expect("an answer"), becomes);
     }
 }

@@ -36,7 +36,7 @@ use super::{
     Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, LIST_MAX, Leave, Left,
     ListScope, Manner, Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
     common::join,
-    redis::{Ear, Link, connect},
+    redis::{Connection, config, micros},
     url::StoreUrl,
 };
 use crate::{
@@ -53,7 +53,7 @@ use book::{Book, Held, Progress};
 use decide::Verdict;
 use greet::Agreement;
 use nodes::Nodes;
-use ops::{Carried, micros, patience};
+use ops::{Carried, patience};
 use scripts::{Flavour, Scripts};
 use std::{
     collections::{BTreeSet, HashMap},
@@ -90,7 +90,7 @@ impl Redlock {
         let max_ttl = url.take_duration("max_ttl")?.unwrap_or(MAX_TTL);
         let flavour = flavour(&mut url)?;
         let alone = url.scheme() != "redlock";
-        let (clients, prefix) = connect::independent(&mut url, &["max_ttl", "compat"])?;
+        let (clients, prefix) = config::independent(&mut url, &["max_ttl", "compat"])?;
         match clients.len() {
             1 if alone => {}
             _ if alone => return Err(Error::Url("redis:// takes one server".into())),
@@ -103,14 +103,14 @@ impl Redlock {
         let id = StoreId(identity(&prefix, clients.len()));
         let kind = if alone { "redis" } else { "redlock" };
         if flavour == Flavour::Plain {
-            let links = clients.into_iter().map(|c| Link::single(c, deaf(), None)).collect();
+            let links = clients.into_iter().map(|c| Connection::to_node(c, None)).collect();
             return Ok(Self::over(id, Nodes::new(kind, links, None), prefix, flavour, max_ttl));
         }
         let key = format!("{prefix}:rl-max-ttl");
         let agreement = Agreement::new(key, micros(max_ttl), clients.len());
         let greeted = (0..)
             .zip(clients)
-            .map(|(node, client)| Link::single(client, deaf(), Some(agreement.greeting(node))));
+            .map(|(node, client)| Connection::to_node(client, Some(agreement.greeting(node))));
         let nodes = Nodes::new(kind, greeted.collect(), Some(Arc::clone(&agreement)));
         nodes.meet(&agreement, max_ttl).await;
         Ok(Self::over(id, nodes, prefix, flavour, max_ttl))
@@ -164,11 +164,6 @@ impl Redlock {
         };
         join::all(behind.into_iter().map(prolong)).await.into_iter().collect()
     }
-}
-
-/// Nodes send no messages that we wait for.
-fn deaf() -> Ear {
-    Arc::new(|_| ())
 }
 
 /// All clients of the same servers and prefix must get the same identity, without a place to keep it.

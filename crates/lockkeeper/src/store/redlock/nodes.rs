@@ -8,9 +8,13 @@ use super::{
 use crate::{
     clock::Clock,
     error::{ErrorKind, StoreError},
-    store::{StoreResult, common::join, redis::Link},
+    store::{
+        StoreResult,
+        common::join,
+        redis::{Call, Connection},
+    },
 };
-use redis::{Cmd, Script, ToRedisArgs, Value};
+use redis::Value;
 use std::{
     pin::Pin,
     sync::{Arc, Weak},
@@ -32,33 +36,10 @@ pub(super) struct Nodes {
     pub(super) kind: &'static str,
     /// What the nodes must agree about; plain strings know no such thing.
     pub(super) agreement: Option<Arc<Agreement>>,
-    pub(super) links: Vec<Arc<Link>>,
+    pub(super) links: Vec<Arc<Connection>>,
     pub(super) clock: Clock,
     /// How many tasks finish what nobody waits for any more.
     finishing: watch::Sender<usize>,
-}
-
-/// A script with its keys and arguments, ready to be run on any node.
-pub(super) struct Call {
-    script: &'static Script,
-    command: Cmd,
-}
-
-impl Call {
-    pub(super) fn new<const N: usize>(script: &'static Script, keys: [&str; N]) -> Self {
-        let mut command = redis::cmd("EVALSHA");
-        command.arg(script.get_hash()).arg(N).arg(&keys);
-        Self { script, command }
-    }
-
-    pub(super) fn arg(&mut self, arg: impl ToRedisArgs) -> &mut Self {
-        self.command.arg(arg);
-        self
-    }
-
-    pub(super) async fn run(&self, node: &Link) -> StoreResult<Value> {
-        node.call(self.script, &self.command).await
-    }
 }
 
 /// One answer for each node, as far as they have come in.
@@ -108,7 +89,7 @@ fn votes(answers: &Answers<Vote>) -> Vec<Option<Vote>> {
 impl Nodes {
     pub(super) fn new(
         kind: &'static str,
-        links: Vec<Link>,
+        links: Vec<Connection>,
         agreement: Option<Arc<Agreement>>,
     ) -> Self {
         let links = links.into_iter().map(Arc::new).collect();
@@ -150,7 +131,7 @@ impl Nodes {
         let mut asks: Rest<T> = Vec::with_capacity(self.links.len());
         for node in &self.links {
             let (node, call, read) = (Arc::clone(node), Arc::clone(&call), read.clone());
-            asks.push(Box::pin(async move { read(call.run(&node).await?) }));
+            asks.push(Box::pin(async move { read(node.run(&call).await?) }));
         }
         join::until(asks, enough, self.clock.sleep(patience)).await
     }
@@ -231,7 +212,7 @@ impl Nodes {
 
     /// Tells some nodes something, and does not mind what they say to it.
     pub(super) async fn tell_some(&self, which: &[usize], patience: Duration, call: &Call) {
-        let asks = which.iter().map(|at| Box::pin(call.run(&self.links[*at])));
+        let asks = which.iter().map(|at| Box::pin(self.links[*at].run::<Value>(call)));
         join::until(asks.collect(), |_| false, self.clock.sleep(patience)).await;
     }
 
@@ -268,9 +249,9 @@ impl Nodes {
         let Some(new) = agreement.all_new() else { return };
         if new.iter().all(|node| node.uptime > max_ttl) {
             let waive = self.links.iter().zip(new).map(|(link, node)| async move {
-                let mut waive = Call::new(&WAIVE, [BOOT]);
+                let mut waive = Call::new(&WAIVE, &[BOOT]);
                 waive.arg(node.run);
-                waive.run(link).await
+                link.run::<Value>(&waive).await
             });
             // What fails here stays in quarantine.
             join::all(waive).await;
@@ -310,13 +291,13 @@ impl Nodes {
         patience: Duration,
         grace: Duration,
     ) -> Vec<Option<StoreResult<()>>> {
-        let mut call = Call::new(&TELL, [&agreement.key]);
+        let mut call = Call::new(&TELL, &[&agreement.key]);
         call.arg(if write { agreement.ours } else { 0 });
         let call = &call;
-        let ask = |(node, link): (usize, &Arc<Link>)| {
+        let ask = |(node, link): (usize, &Arc<Connection>)| {
             let link = Arc::clone(link);
             async move {
-                let told = answers::told(call.run(&link).await?)?;
+                let told = answers::told(link.run(call).await?)?;
                 agreement.hear(node, told);
                 Ok(())
             }

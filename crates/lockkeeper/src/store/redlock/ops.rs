@@ -6,7 +6,7 @@ use super::{
     book::{Admission, Held, Life},
     decide::{Verdict, Vote, propose, raise},
     greet::BOOT,
-    nodes::{Answers, Ballot, Call, most_answered},
+    nodes::{Answers, Ballot, most_answered},
     scripts::Flavour,
 };
 use crate::{
@@ -17,7 +17,10 @@ use crate::{
         name::Name,
         ticket::{Mode, Place, SessionId, TicketId},
     },
-    store::{Edit, Enter, Entered, Open, STRAY_MAX, StoreResult, TicketStatus, Wait, redis::pack},
+    store::{
+        Edit, Enter, Entered, Open, STRAY_MAX, StoreResult, TicketStatus, Wait,
+        redis::{Call, hex, micros, pack},
+    },
     sync::Mutex,
 };
 use std::{
@@ -36,15 +39,6 @@ const RECHECK: Duration = Duration::from_millis(50);
 /// For how long one node may take. Much shorter than the TTL: a slow node is a silent one.
 pub(super) fn patience(ttl: Duration) -> Duration {
     (ttl / 10).clamp(Duration::from_millis(100), PATIENCE)
-}
-
-pub(super) fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// A session's id as the nodes keep it.
-fn secret(session: SessionId) -> String {
-    format!("{:032x}", u128::from_be_bytes(session.to_bytes()))
 }
 
 /// Nothing that comes in can change it.
@@ -155,8 +149,8 @@ impl Redlock {
         let Place { session, name, ticket } = place;
         let [boot, max_ttl] = self.boot();
         let keys = [self.key(name), boot, self.index(), self.closed_key(name), max_ttl];
-        let mut script = Call::new(&self.scripts.enter, keys.each_ref().map(String::as_str));
-        script.arg(ticket.to_string()).arg(secret(*session)).arg(t);
+        let mut script = Call::new(&self.scripts.enter, &keys);
+        script.arg(ticket.to_string()).arg(hex(*session)).arg(t);
         script.arg(self.length(till, life)).arg(pack(&life.owner)).arg(note);
         script.arg(micros(self.max_ttl)).arg(micros(IDLE)).arg(name.as_str()).arg(u8::from(mend));
         script
@@ -165,8 +159,8 @@ impl Redlock {
     pub(super) fn leave_script(&self, place: &Place, stray: bool) -> Call {
         let Place { session, name, ticket } = place;
         let keys = [self.key(name), self.index(), self.closed_key(name)];
-        let mut script = Call::new(&self.scripts.leave, keys.each_ref().map(String::as_str));
-        script.arg(ticket.to_string()).arg(secret(*session));
+        let mut script = Call::new(&self.scripts.leave, &keys);
+        script.arg(ticket.to_string()).arg(hex(*session));
         script.arg(if stray { micros(STRAY_MAX) } else { 0 }).arg(name.as_str());
         script
     }
@@ -278,8 +272,8 @@ impl Redlock {
     /// Has the nodes keep a ticket until then.
     pub(super) async fn prolong(&self, place: &Place, ask: &Open, till: Moment) -> Ballot {
         let Place { session, name, ticket } = place;
-        let mut script = Call::new(&self.scripts.renew, [&self.key(name), &self.index()]);
-        script.arg(ticket.to_string()).arg(secret(*session));
+        let mut script = Call::new(&self.scripts.renew, &[self.key(name), self.index()]);
+        script.arg(ticket.to_string()).arg(hex(*session));
         script.arg(self.length(till, ask)).arg(micros(IDLE)).arg(name.as_str());
         self.nodes.vote(patience(ask.ttl), script, answers::yes_or_no, lost).await
     }
@@ -330,7 +324,7 @@ impl Redlock {
     }
 
     pub(super) async fn take_from(&self, name: &Name, ticket: TicketId) -> StoreResult<bool> {
-        let mut script = Call::new(&self.scripts.evict, [&self.key(name), &self.index()]);
+        let mut script = Call::new(&self.scripts.evict, &[self.key(name), self.index()]);
         match self.flavour {
             Flavour::Fenced => script.arg(ticket.to_string()),
             Flavour::Plain => match self.value_of(name, ticket).await? {
@@ -345,7 +339,7 @@ impl Redlock {
     /// The plain string that a ticket stands for. Other libraries know nothing of tickets, so only the
     /// string that is there can say.
     async fn value_of(&self, name: &Name, ticket: TicketId) -> StoreResult<Option<Vec<u8>>> {
-        let script = Call::new(&self.scripts.show, [&self.key(name)]);
+        let script = Call::new(&self.scripts.show, &[self.key(name)]);
         let keys = self.nodes.read(PATIENCE, script, answers::plain, most_answered).await?;
         match keys.into_iter().flatten().find(|key| key.ticket() == ticket) {
             Some(key) if !key.is_string() => {
@@ -363,7 +357,7 @@ impl Redlock {
         ticket: TicketId,
         fence: u64,
     ) -> StoreResult<bool> {
-        let script = Call::new(&self.scripts.show, [&self.key(name)]);
+        let script = Call::new(&self.scripts.show, &[self.key(name)]);
         let fence = (self.flavour == Flavour::Fenced).then_some(fence);
         let is_it = move |t: &Ticket| t.id == ticket && fence.is_none_or(|f| t.fence == Some(f));
         let shown = self.scripts.shown;
@@ -399,8 +393,8 @@ impl Redlock {
             return Err(self.refused(ErrorKind::Unsupported(what), what));
         };
         let Place { session, name, ticket } = &edit.place;
-        let mut script = Call::new(script, [&self.key(name)]);
-        script.arg(ticket.to_string()).arg(secret(*session)).arg(edit.edit);
+        let mut script = Call::new(script, &[self.key(name)]);
+        script.arg(ticket.to_string()).arg(hex(*session)).arg(edit.edit);
         script.arg(edit.bytes.as_deref().unwrap_or_default());
         Ok(self.nodes.vote(patience(ttl), script, answers::yes_or_no, decided).await)
     }
@@ -408,7 +402,7 @@ impl Redlock {
     /// The ticket that a majority of the nodes shows, with its newest note, and until when a
     /// majority has it.
     async fn holder(&self, name: &Name) -> StoreResult<Option<Ticket>> {
-        let script = Call::new(&self.scripts.show, [&self.key(name)]);
+        let script = Call::new(&self.scripts.show, &[self.key(name)]);
         let majority = self.nodes.majority();
         let clear = |answers: &Answers<Option<Shown>>| {
             let said = answers.iter().flatten().flatten();

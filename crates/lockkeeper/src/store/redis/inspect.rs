@@ -1,18 +1,20 @@
-//! Which lines there are, and how they stand. It costs what is held and waited for: each bucket lists its
-//! lines in the order of their names, so a page is read from where the last one ended.
+//! What people and other programs ask: which lines there are, and whether a grant is still held.
+//!
+//! A listing costs what is held and waited for: each bucket lists its lines in the order of their names, so a
+//! page begins where the last one ended.
 
-use super::{Redis, keys::Keys, reply::Parts};
+use super::{Redis, exec::Call, keys::Keys, reply::Reply, scripts::SCRIPTS};
 use crate::{
     model::{
         line::{Line, Ticket},
         name::Name,
     },
-    store::{LIST_MAX, StoreResult, common::join},
+    store::{Claim, LIST_MAX, ListScope, StoreResult, common::join},
 };
 use redis::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many lines one script shows: no other request is served meanwhile.
+/// How many lines one script shows, since the server serves no other request meanwhile.
 const AT_ONCE: usize = 64;
 
 /// How far a bucket's list has been read: to its end, or to this name.
@@ -22,15 +24,15 @@ enum Read {
 }
 
 impl Redis {
-    /// The first lines whose names begin so and come after this one, in order.
-    pub(super) async fn lines(
-        &self,
-        prefix: &str,
-        mut after: Option<Name>,
-    ) -> StoreResult<Vec<Line>> {
+    /// Lines in the order of their names.
+    pub(super) async fn lines(&self, which: ListScope) -> StoreResult<Vec<Line>> {
+        let (prefix, mut after) = match which {
+            ListScope::Exact(name) => return self.show(vec![name]).await,
+            ListScope::Prefix { prefix, after } => (prefix, after),
+        };
         let mut lines = Vec::new();
         while lines.len() < LIST_MAX {
-            let names = self.names(prefix, after.as_ref()).await?;
+            let names = self.names(&prefix, after.as_ref()).await?;
             let was_last = names.len() < LIST_MAX;
             after = names.last().cloned();
             lines.append(&mut self.show(names).await?);
@@ -43,7 +45,7 @@ impl Redis {
     }
 
     /// The lines of these names, in order, without those that are empty.
-    pub(super) async fn show(&self, names: Vec<Name>) -> StoreResult<Vec<Line>> {
+    async fn show(&self, names: Vec<Name>) -> StoreResult<Vec<Line>> {
         let mut buckets: BTreeMap<u32, Vec<Name>> = BTreeMap::new();
         for name in names {
             buckets.entry(self.bucket(&name)).or_default().push(name);
@@ -62,15 +64,13 @@ impl Redis {
     }
 
     async fn show_in(&self, keys: &Keys, names: &[Name]) -> StoreResult<Vec<Line>> {
-        let mut script = self.scripts.show.prepare_invoke();
-        script.key(keys.ends()).key(keys.sessions());
-        for name in names {
-            script.key(keys.order(name)).key(keys.tickets(name));
-        }
-        let shown = Parts::of(self.run(keys, names.first(), &script).await?)?;
+        let lines = names.iter().flat_map(|name| keys.line(name));
+        let bucket = [&keys.ends, &keys.sessions].into_iter().cloned();
+        let call = Call::new(&SCRIPTS.show, &bucket.chain(lines).collect::<Vec<_>>());
+        let shown = Reply::of(self.run(keys, names.first(), &call).await?)?;
         let mut lines = Vec::new();
         for (name, tickets) in names.iter().zip(shown) {
-            let tickets = Parts::of(tickets)?.map(|ticket| Parts::of(ticket)?.ticket());
+            let tickets = Reply::of(tickets)?.map(|ticket| Reply::of(ticket)?.ticket());
             let tickets: Vec<Ticket> = tickets.collect::<StoreResult<_>>()?;
             let capacity = tickets.first().map(|t| t.mode.capacity());
             lines.extend(capacity.map(|capacity| Line::new(name.clone(), capacity, tickets)));
@@ -78,8 +78,8 @@ impl Redis {
         Ok(lines)
     }
 
-    /// The next names in order, at most [`LIST_MAX`], of all buckets. Each is asked for some, and the one
-    /// that has been read the least far for more, until enough are certain to have none between them.
+    /// The next names in order, at most [`LIST_MAX`], of all buckets. Each bucket is asked for some names, and
+    /// the one that has been read the least far for more, until enough names are certain to be neighbours.
     async fn names(&self, prefix: &str, after: Option<&Name>) -> StoreResult<Vec<Name>> {
         let portion = LIST_MAX.min(2 * LIST_MAX / self.buckets.len() + 1);
         let start = after.map(|name| name.as_str().as_bytes().to_vec());
@@ -110,7 +110,7 @@ impl Redis {
         Ok(names.filter_map(|name| Name::new(&name.ok()?).ok()).collect())
     }
 
-    /// Names of one bucket that begin so, in order, after one that was read already.
+    /// Names of one bucket with this prefix, in order, after one that was read already.
     async fn some_names(
         &self,
         bucket: usize,
@@ -123,15 +123,29 @@ impl Redis {
             Some(name) => [b"(@", name].concat(),
             None => [b"[@", prefix.as_bytes()].concat(),
         };
-        // No name has this byte in it: it is not UTF-8.
+        // No name has this byte in it, since it is not UTF-8.
         let to = [b"(@", prefix.as_bytes(), b"\xff"].concat();
         let mut list = redis::cmd("ZRANGE");
-        list.arg(keys.own()).arg(from).arg(to).arg("BYLEX").arg("LIMIT").arg(0).arg(portion);
-        let entries: Vec<Value> = self.link.query(&list).await?;
+        list.arg(&keys.own).arg(from).arg(to).arg("BYLEX").arg("LIMIT").arg(0).arg(portion);
+        let entries: Vec<Value> = self.connection.query(&list).await?;
         let name = |entry| match entry {
             Value::BulkString(bytes) => Some(bytes.get(1..)?.to_vec()),
             _ => None,
         };
         Ok(entries.into_iter().filter_map(name).collect())
+    }
+
+    pub(super) async fn is_held(&self, claim: &Claim) -> StoreResult<bool> {
+        let keys = self.keys(&claim.name);
+        let tickets = keys.tickets(&claim.name);
+        let mut call = Call::new(&SCRIPTS.check, &[&keys.ends, &keys.sessions, &tickets]);
+        call.arg(claim.ticket.to_string()).arg(claim.fence);
+        call.arg(claim.mode.weight()).arg(claim.mode.capacity());
+        Ok(self.run::<i64>(keys, Some(&claim.name), &call).await? == 1)
+    }
+
+    pub(super) fn native_names(&self, claim: &Claim) -> Vec<(&'static str, String)> {
+        let key = self.keys(&claim.name).tickets(&claim.name);
+        vec![("key", key), ("field", claim.ticket.to_string()), ("fence", claim.fence.to_string())]
     }
 }

@@ -1,6 +1,6 @@
-//! What can be seen only from inside of the store.
+//! Tests of what only the inside of the store can see.
 
-use super::{Redis, connect};
+use super::{Redis, config::Config};
 use crate::{
     model::ticket::{Owner, SessionId},
     store::{Open, Store as _, url::StoreUrl},
@@ -15,7 +15,8 @@ async fn started() -> Option<(Running, Redis)> {
     }
     let server = REDIS.start().expect("a server");
     let url = StoreUrl::parse(server.url()).expect("a URL");
-    let store = connect::single(url).await.expect("the server answers");
+    let config = Config::single(url).expect("a configuration");
+    let store = Redis::connect(config).await.expect("the server answers");
     Some((server, store))
 }
 
@@ -25,20 +26,20 @@ fn ask() -> Open {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_opening_that_fails_or_is_given_up_leaves_nothing_in_the_handle() {
+async fn an_opening_that_fails_or_is_dropped_leaves_nothing_in_the_handle() {
     let Some((mut server, store)) = started().await else { return };
     let opened = ask();
     store.open(opened.clone()).await.expect("a session");
     server.freeze().expect("frozen");
     {
-        let mut given_up = pin!(store.open(ask()));
-        let is_pending = poll_fn(|cx| Poll::Ready(given_up.as_mut().poll(cx).is_pending())).await;
+        let mut dropped = pin!(store.open(ask()));
+        let is_pending = poll_fn(|cx| Poll::Ready(dropped.as_mut().poll(cx).is_pending())).await;
         assert!(is_pending, "a frozen server does not answer");
     }
     server.kill().expect("killed");
     store.open(ask()).await.expect_err("there is no server");
-    let known: Vec<SessionId> = store.sessions.lives().keys().copied().collect();
+    let known: Vec<SessionId> = store.sessions.local().keys().copied().collect();
     assert_eq!(known, [opened.session]);
     store.forget(opened.session);
-    assert!(store.sessions.lives().is_empty());
+    assert!(store.sessions.local().is_empty());
 }
