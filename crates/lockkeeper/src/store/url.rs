@@ -155,9 +155,9 @@ impl StoreUrl {
             #[cfg(feature = "mysql")]
             "mysql" | "mariadb" => Ok(AnyStore::new(super::mysql::Mysql::connect(self).await?)),
             #[cfg(feature = "redis")]
-            "redis" | "rediss" if self.has("compat") => {
-                Ok(AnyStore::new(super::redlock::Redlock::connect(self).await?))
-            }
+            "redis" | "rediss" if self.has("compat") => Ok(AnyStore::new(
+                super::redlock::Redlock::connect(super::redlock::config::Config::read(self)?).await,
+            )),
             #[cfg(feature = "redis")]
             "redis" | "rediss" => Ok(AnyStore::new(
                 super::redis::Redis::connect(super::redis::config::Config::single(self)?).await?,
@@ -171,7 +171,9 @@ impl StoreUrl {
                 super::redis::Redis::connect(super::redis::config::Config::cluster(self)?).await?,
             )),
             #[cfg(feature = "redis")]
-            "redlock" => Ok(AnyStore::new(super::redlock::Redlock::connect(self).await?)),
+            "redlock" => Ok(AnyStore::new(
+                super::redlock::Redlock::connect(super::redlock::config::Config::read(self)?).await,
+            )),
             #[cfg(feature = "postgres")]
             "postgres" | "postgresql" => {
                 Ok(AnyStore::new(super::postgres::Postgres::connect(self).await?))

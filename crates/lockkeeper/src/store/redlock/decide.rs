@@ -12,7 +12,7 @@
 pub(super) enum Vote {
     /// The node has it.
     Yes,
-    /// Somebody else holds the name, or (of a renewal) the ticket is not there any more.
+    /// Another ticket holds the name, or (of a renewal) the ticket is not there any more.
     No,
     /// The name is free, but its counter is at or above the proposal.
     Low(u64),
@@ -20,8 +20,8 @@ pub(super) enum Vote {
     Closed,
     /// The node has started empty not long ago and may have forgotten a holder: it has no vote.
     Void,
-    /// The node was told this other `max_ttl`, in microseconds, and does not vote for a client that
-    /// says something else.
+    /// The node was told this other `max_ttl`, in microseconds, and does not vote for a client that says
+    /// another one.
     Differs(u64),
     /// No answer.
     Silent,
@@ -103,7 +103,7 @@ mod tests {
     enum Message {
         Enter { client: usize, round: u32, node: usize, ticket: u32, t: u64 },
         Vote { client: usize, round: u32, node: usize, vote: Vote },
-        Mend { node: usize, ticket: u32, t: u64 },
+        Repair { node: usize, ticket: u32, t: u64 },
         Release { node: usize, ticket: u32 },
     }
 
@@ -125,9 +125,9 @@ mod tests {
         t: u64,
     }
 
-    /// One random schedule: messages are lost, doubled and reordered, keys expire at any moment, that
-    /// is, with clocks that do what they like, and every client has a clock of its own. Tickets are put
-    /// back on nodes that lack them, and come late like everything else.
+    /// One random schedule: messages are lost, doubled and reordered, keys expire at any moment, as if clocks
+    /// jumped, and every client has a clock of its own. Tickets are put back on nodes that lack them, and
+    /// these messages come late like all others.
     fn schedule(seed: u64, nodes: usize, lax: bool) -> Vec<Grant> {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut state = vec![Node { lax, ..Node::default() }; nodes];
@@ -188,7 +188,7 @@ mod tests {
                 let vote = state[node].accept(ticket, t);
                 net.push(Message::Vote { client, round, node, vote });
             }
-            Message::Mend { node, ticket, t } => state[node].mend(ticket, t),
+            Message::Repair { node, ticket, t } => state[node].repair(ticket, t),
             Message::Release { node, ticket } => {
                 state[node].release(ticket);
             }
@@ -216,7 +216,7 @@ mod tests {
         client.round += 1;
         let (nodes, ticket, t) = (client.votes.len(), client.ticket, client.t);
         if verdict == Verdict::Carried {
-            net.extend((0..nodes).map(|node| Message::Mend { node, ticket, t }));
+            net.extend((0..nodes).map(|node| Message::Repair { node, ticket, t }));
         }
         net.extend((0..nodes).map(|node| Message::Release { node, ticket }));
         (verdict == Verdict::Carried).then_some((client.began, client.t))

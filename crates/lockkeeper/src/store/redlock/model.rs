@@ -1,16 +1,16 @@
 //! The rule by which a node votes, without a server: `enter.lua`, `leave.lua` and expiry in Rust. The
-//! random schedules of `decide.rs` run on it, and `lua.rs` holds the scripts to it.
+//! random schedules of `decide.rs` run on it, and `lua_tests.rs` holds the scripts to it.
 
 use super::decide::Vote;
 
-/// What a node knows of one name.
+/// What a node knows about one name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     pub(super) ticket: Option<u32>,
     pub(super) counter: u64,
     /// Tickets that were closed by their owners.
     pub(super) closed: Vec<u32>,
-    /// Planted: a proposal equal to the counter is accepted as well.
+    /// A planted fault: a proposal equal to the counter is accepted as well.
     pub(super) lax: bool,
 }
 
@@ -34,8 +34,8 @@ impl Node {
         *self = Self { counter: end, ..Self::default() };
     }
 
-    /// A ticket is put back that a majority of the nodes has: no vote.
-    pub(super) fn mend(&mut self, ticket: u32, t: u64) {
+    /// A ticket is put back that a majority of the nodes has. That is no vote.
+    pub(super) fn repair(&mut self, ticket: u32, t: u64) {
         if self.ticket.is_none() && !self.closed.contains(&ticket) {
             (self.ticket, self.counter) = (Some(ticket), self.counter.max(t));
         }

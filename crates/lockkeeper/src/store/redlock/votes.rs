@@ -1,4 +1,4 @@
-//! Reading what the scripts answer.
+//! How the replies of the scripts are read: votes, and what a node shows of a name.
 
 use super::decide::Vote;
 use crate::{
@@ -14,79 +14,61 @@ use crate::{
 use redis::Value;
 use std::time::Duration;
 
-/// A node's vote, with what else it said.
-#[derive(Debug)]
-pub(super) struct Said {
-    pub(super) vote: Vote,
-    /// After what time the node may vote otherwise although no client has written to it.
-    pub(super) remaining: Option<Duration>,
-}
+/// A node's vote, and after what time the node may vote otherwise although no client has written to it.
+pub(super) type TimedVote = (Vote, Option<Duration>);
 
 /// A ticket as one node shows it.
 #[derive(Clone, Debug)]
 pub(super) struct Shown {
     pub(super) ticket: Ticket,
-    /// The number of its note's last edit.
+    /// The number of its label's last edit.
     pub(super) edit: u64,
 }
 
-/// The answer to an enter.
-pub(super) fn vote(answer: Value) -> StoreResult<Said> {
-    let mut parts = Reply::of(answer)?;
-    let mut remaining = None;
-    let vote = match parts.text()?.as_str() {
-        "yes" => Vote::Yes,
-        "closed" => Vote::Closed,
-        "low" => Vote::Low(parts.number()?),
-        "void" => {
-            remaining = Some(parts.duration()?);
-            Vote::Void
-        }
-        "differs" => Vote::Differs(parts.number()?),
-        _ => {
-            remaining = Some(parts.duration()?);
-            Vote::No
-        }
-    };
-    Ok(Said { vote, remaining })
+/// The reply to an enter.
+pub(super) fn vote(reply: Value) -> StoreResult<TimedVote> {
+    let mut reply = Reply::of(reply)?;
+    Ok(match reply.text()?.as_str() {
+        "yes" => (Vote::Yes, None),
+        "closed" => (Vote::Closed, None),
+        "low" => (Vote::Low(reply.number()?), None),
+        "differs" => (Vote::Differs(reply.number()?), None),
+        "void" => (Vote::Void, Some(reply.duration()?)),
+        _ => (Vote::No, Some(reply.duration()?)),
+    })
 }
 
-/// The answer of scripts that say 1 or 0.
-pub(super) fn flag(answer: Value) -> StoreResult<bool> {
-    match answer {
-        Value::Int(n) => Ok(n == 1),
-        other => Err(unexpected(&other)),
-    }
-}
-
-/// What `max_ttl` a node was told, in microseconds; 0 if it was told none.
-pub(super) fn told(answer: Value) -> StoreResult<u64> {
-    match answer {
+/// The number in the reply of scripts that say 1 or 0, or what `max_ttl` a node has.
+pub(super) fn number(reply: Value) -> StoreResult<u64> {
+    match reply {
         Value::Int(n) => Ok(u64::try_from(n).unwrap_or(0)),
         other => Err(unexpected(&other)),
     }
 }
 
-/// The same as a vote.
-pub(super) fn yes_or_no(answer: Value) -> StoreResult<Vote> {
-    Ok(if flag(answer)? { Vote::Yes } else { Vote::No })
+pub(super) fn flag(reply: Value) -> StoreResult<bool> {
+    Ok(number(reply)? == 1)
 }
 
-/// Who holds a name, if anybody does.
-pub(super) fn shown(answer: Value) -> StoreResult<Option<Shown>> {
-    let mut parts = Reply::of(answer)?;
-    let Ok(id) = parts.bytes() else { return Ok(None) };
+/// A flag as a vote.
+pub(super) fn yes_or_no(reply: Value) -> StoreResult<Vote> {
+    Ok(if flag(reply)? { Vote::Yes } else { Vote::No })
+}
+
+/// The holder of a name, if there is one.
+pub(super) fn shown(reply: Value) -> StoreResult<Option<Shown>> {
+    let mut reply = Reply::of(reply)?;
+    let Ok(id) = reply.bytes() else { return Ok(None) };
     let id = parse(&id).ok_or_else(|| unexpected(&Value::Nil))?;
-    let fence = Some(parts.number()?);
-    let (owner, note) = (unpack(&parts.text()?), parts.bytes()?);
-    let (edit, held_for, ends_in) = (parts.number()?, parts.duration()?, parts.duration()?);
-    let (mode, granted_ago) = (Mode::Exclusive, Some(held_for));
-    let ticket =
-        Ticket { id, mode, fence, owner, label: note, entered_ago: held_for, granted_ago, ends_in };
+    let fence = Some(reply.number()?);
+    let (owner, label) = (unpack(&reply.text()?), reply.bytes()?);
+    let (edit, entered_ago, ends_in) = (reply.number()?, reply.duration()?, reply.duration()?);
+    let (mode, granted_ago) = (Mode::Exclusive, Some(entered_ago));
+    let ticket = Ticket { id, mode, fence, owner, label, entered_ago, granted_ago, ends_in };
     Ok(Some(Shown { ticket, edit }))
 }
 
-/// A key of the name in which other libraries' locks stand as well.
+/// The key of a name, which may hold another library's lock.
 pub(super) struct Plain {
     /// The key's value; empty if it is no string.
     pub(super) value: Vec<u8>,
@@ -100,8 +82,8 @@ impl Plain {
         self.kind == "string"
     }
 
-    /// The ticket that the key stands for. Another library's has an id of our making, the same whenever
-    /// it is seen.
+    /// The ticket that the key stands for. For another library's lock the id is made from its value, so it
+    /// is the same whenever it is seen.
     pub(super) fn ticket(&self) -> TicketId {
         match self.is_string() {
             true => ours(&self.value).unwrap_or_else(|| stand_in(&self.value)),
@@ -109,7 +91,7 @@ impl Plain {
         }
     }
 
-    /// What is known of the holder. The value is the holder's secret, and no label.
+    /// What is known of the holder. The value is the holder's secret, so it is not shown.
     fn owner(&self) -> Owner {
         let program = match (self.is_string(), ours(&self.value)) {
             (true, None) => String::new(),
@@ -121,16 +103,16 @@ impl Plain {
 }
 
 /// The key of a name, if there is one.
-pub(super) fn plain(answer: Value) -> StoreResult<Option<Plain>> {
-    let mut parts = Reply::of(answer)?;
-    let Ok(value) = parts.bytes() else { return Ok(None) };
-    let (kind, left) = (parts.text()?, parts.int()?);
+pub(super) fn plain(reply: Value) -> StoreResult<Option<Plain>> {
+    let mut reply = Reply::of(reply)?;
+    let Ok(value) = reply.bytes() else { return Ok(None) };
+    let (kind, left) = (reply.text()?, reply.int()?);
     let ends_in = u64::try_from(left).ok().map(Duration::from_millis);
     Ok(Some(Plain { value, kind, ends_in }))
 }
 
 /// The same as [`shown`] of a plain string.
-pub(super) fn shown_plain(answer: Value) -> StoreResult<Option<Shown>> {
+pub(super) fn shown_plain(reply: Value) -> StoreResult<Option<Shown>> {
     let ticket = |plain: Plain| Ticket {
         id: plain.ticket(),
         mode: Mode::Exclusive,
@@ -142,11 +124,11 @@ pub(super) fn shown_plain(answer: Value) -> StoreResult<Option<Shown>> {
         granted_ago: None,
         ends_in: plain.ends_in.unwrap_or(Duration::MAX),
     };
-    Ok(plain(answer)?.map(|plain| Shown { ticket: ticket(plain), edit: 0 }))
+    Ok(plain(reply)?.map(|plain| Shown { ticket: ticket(plain), edit: 0 }))
 }
 
-/// The ticket in a plain string of ours, which has the session after a dot. Without it the string is
-/// another's, whatever it looks like: redis-py's are as long as our ids, and as random.
+/// The ticket in a plain string of ours, which has the session after a dot. A string without it belongs to
+/// another library, whatever it looks like: redis-py's are as long as our ids, and as random.
 fn ours(value: &[u8]) -> Option<TicketId> {
     let dot = value.len().checked_sub(33).filter(|at| value[*at] == b'.')?;
     value[dot + 1..].iter().all(u8::is_ascii_hexdigit).then(|| parse(&value[..dot]))?

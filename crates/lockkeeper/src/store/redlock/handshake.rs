@@ -1,14 +1,14 @@
-//! What every node is told first on a new connection, and what it says about itself.
+//! What is sent first on every new connection to a node, and what the node says about itself.
 //!
-//! A node that has restarted may have forgotten a holder, so it stays without a vote for `max_ttl`. That a
-//! node has restarted is seen by its `run_id`, which comes back with no data; scripts do, before Redis 7.
-//! Restarts break connections, so the first request on each one notes the run (`greet.lua`).
+//! A node that has restarted may have forgotten a holder, so it stays without a vote for `max_ttl`: its
+//! quarantine. Its `run_id` tells that it has restarted, since no data bring that back; scripts do come back,
+//! before Redis 7. Restarts break connections, so the first request on each one notes the run (`handshake.lua`).
 //!
-//! The quarantine is as long as the longest lock that may have been forgotten, and that is what the clients
-//! say: so all must say the same. Each node keeps what it was told. A client that says something else gets
-//! no session and no vote, whatever the other nodes were told, for they may have forgotten it. A client tells
-//! no node anything before a majority has answered it and none of them was told something else: otherwise a
-//! client that is wrong, and that only a node without memory answers, would have all others refused.
+//! The quarantine is as long as the longest lock that may have been forgotten, and the clients say how long that
+//! is: so all must say the same. Each node keeps what it was told. A client that says something else gets no
+//! session and no vote, whatever the other nodes were told, for they may have forgotten it. A client tells no
+//! node anything before a majority has answered it and none of them was told something else: otherwise a wrong
+//! client that only a node without memory answers would have all others refused.
 
 use super::decide::majority;
 use crate::{
@@ -24,34 +24,34 @@ use std::{
     time::Duration,
 };
 
-/// Where a node keeps since when it has its data. The operator who sets up a new node that has certainly
-/// forgotten nothing can set it to 0, and need not wait.
+/// Where a node keeps since when it has its data. An operator can set it to 0 on a new node that has certainly
+/// forgotten nothing; then there is no quarantine.
 pub(super) const BOOT: &str = "lockkeeper:redlock:boot";
 
-static GREET: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("greet.lua")));
+static HANDSHAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("handshake.lua")));
 
-/// Asks a node what it was told, and tells it.
+/// Asks a node what `max_ttl` it was told, and tells it ours.
 pub(super) static TELL: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("tell.lua")));
 
 /// Ends the quarantine of a node that is new to us.
 pub(super) static WAIVE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("waive.lua")));
 
-/// What we say to the nodes about `max_ttl`, and what they were told.
+/// The `max_ttl` that we say, and what each node was told.
 pub(super) struct Agreement {
     /// Where a node keeps what it was told, in microseconds.
     pub(super) key: String,
     pub(super) ours: u64,
     /// By each node, as last heard; 0 if it was told nothing.
     told: Vec<AtomicU64>,
-    /// A session was opened: once this is settled, nodes that were told nothing are told by the next greeting.
-    /// Programs that only look say nothing.
-    speaks: AtomicBool,
-    /// What was heard of nodes that had never heard of us.
+    /// Set when a session was opened: from then on, once a majority agrees, the next handshake tells a node that
+    /// was told nothing. Programs that only list locks write nothing.
+    may_write: AtomicBool,
+    /// The nodes that no lockkeeper had used before.
     newcomers: Mutex<Vec<Option<Newcomer>>>,
 }
 
-/// A node that had never heard of us.
+/// A node that no lockkeeper had used before.
 #[derive(Clone)]
 pub(super) struct Newcomer {
     pub(super) run: String,
@@ -62,25 +62,24 @@ impl Agreement {
     pub(super) fn new(key: String, ours: u64, nodes: usize) -> Arc<Self> {
         let told = (0..nodes).map(|_| AtomicU64::new(0)).collect();
         let newcomers = Mutex::new(vec![None; nodes]);
-        Arc::new(Self { key, ours, told, speaks: AtomicBool::new(false), newcomers })
+        Arc::new(Self { key, ours, told, may_write: AtomicBool::new(false), newcomers })
     }
 
-    /// What is said to this node on every new connection.
-    pub(super) fn greeting(self: &Arc<Self>, node: usize) -> Handshake {
+    pub(super) fn handshake(self: &Arc<Self>, node: usize) -> Handshake {
         let agreement = Arc::clone(self);
         Arc::new(move |live| {
             let agreement = Arc::clone(&agreement);
-            Box::pin(async move { agreement.greet(node, live).await })
+            Box::pin(async move { agreement.shake_hands(node, live).await })
         })
     }
 
-    async fn greet(&self, node: usize, live: &mut Live) -> RedisResult<()> {
+    async fn shake_hands(&self, node: usize, live: &mut Live) -> RedisResult<()> {
         let info: String = redis::cmd("INFO").arg("server").query_async(live).await?;
         let run = run(&info)?;
-        let speaks = self.speaks.load(Ordering::Relaxed) && self.is_settled();
-        let mut greet = GREET.key(BOOT);
-        greet.key(&self.key).arg(&run).arg(if speaks { self.ours } else { 0 });
-        let (is_new, told): (bool, u64) = greet.invoke_async(live).await?;
+        let writes = self.may_write.load(Ordering::Relaxed) && self.is_settled();
+        let mut handshake = HANDSHAKE.key(BOOT);
+        handshake.key(&self.key).arg(&run).arg(if writes { self.ours } else { 0 });
+        let (is_new, told): (bool, u64) = handshake.invoke_async(live).await?;
         self.hear(node, told);
         let uptime = field(&info, "uptime_in_seconds:").and_then(|s| s.parse().ok()).unwrap_or(0);
         let uptime = Duration::from_secs(uptime);
@@ -92,30 +91,30 @@ impl Agreement {
         self.newcomers.lock()
     }
 
-    /// All nodes, if none of them had ever heard of us.
+    /// All nodes, if no lockkeeper had used any of them before.
     pub(super) fn all_new(&self) -> Option<Vec<Newcomer>> {
         self.newcomers().iter().cloned().collect()
     }
 
-    /// Had none of the nodes that have answered so far ever heard of us?
+    /// Whether all nodes that have answered so far are new to us.
     pub(super) fn may_be_new(&self, answered: usize) -> bool {
         self.newcomers().iter().flatten().count() >= answered
     }
 
-    /// A node was told this, or nothing (0).
+    /// Notes what a node was told, or that it was told nothing (0).
     pub(super) fn hear(&self, node: usize, told: u64) {
         self.told[node].store(told, Ordering::Relaxed);
     }
 
-    /// Was a majority told what we say, as last heard, and no node anything else?
+    /// Whether a majority was told what we say, as last heard, and no node anything else.
     pub(super) fn is_settled(&self) -> bool {
         let ours = self.told.iter().filter(|told| told.load(Ordering::Relaxed) == self.ours);
         ours.count() >= majority(self.told.len()) && self.other().is_none()
     }
 
-    /// From now on nodes that were told nothing may be told what we say.
-    pub(super) fn speak(&self) {
-        self.speaks.store(true, Ordering::Relaxed);
+    /// From now on handshakes may tell nodes that were told nothing.
+    pub(super) fn allow_writing(&self) {
+        self.may_write.store(true, Ordering::Relaxed);
     }
 
     /// What a node was told that is not what we say.
@@ -125,7 +124,7 @@ impl Agreement {
     }
 }
 
-/// Which run of the server this is. Without it no restart would be noticed.
+/// The id of the server's present run. Without it no restart would be noticed.
 fn run(info: &str) -> RedisResult<String> {
     let run = field(info, "run_id:").filter(|run| !run.is_empty());
     run.map(str::to_owned).ok_or_else(|| {

@@ -1,22 +1,22 @@
 //! The scripts on a real server, held to the model.
 
 use super::{
-    Redlock, answers,
+    Redlock,
     decide::Vote,
-    greet::{Agreement, BOOT, WAIVE},
+    flavour::Flavour,
+    handshake::{Agreement, BOOT, WAIVE},
     model::Node,
-    nodes::Nodes,
-    ops::PATIENCE,
-    scripts::Flavour,
+    nodes::{Nodes, PATIENCE},
+    votes,
 };
 use crate::{
     clock::Moment,
     model::{
         name::Name,
-        ticket::{Mode, Owner, Place, SessionId, TicketId},
+        ticket::{Owner, Place, SessionId, TicketId},
     },
     store::{
-        Enter, Manner, Open, StoreId,
+        Open, StoreId,
         redis::{Call, Connection, micros},
     },
 };
@@ -35,7 +35,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// `None` if there is no server to be had, and none is required.
+    /// `None` if no server is installed, and none is required.
     async fn new() -> Option<Self> {
         if let Some(missing) = REDIS.first_missing() {
             assert!(!Require::from_env().wants(REDIS.name), "{missing} is not installed");
@@ -43,12 +43,12 @@ impl Rig {
         }
         let server = REDIS.start().expect("a server");
         let url = format!("redis://127.0.0.1:{}/?protocol=resp3", server.ports()[0]);
-        let link = Connection::to_node(redis::Client::open(url).expect("a URL"), None);
-        link.query::<()>(redis::cmd("SET").arg(BOOT).arg(0)).await.expect("no quarantine");
+        let connection = Connection::to_node(redis::Client::open(url).expect("a URL"), None);
+        connection.query::<()>(redis::cmd("SET").arg(BOOT).arg(0)).await.expect("no quarantine");
         let (prefix, max) = ("lk".to_owned(), Duration::from_secs(60));
         let agreement = Agreement::new("lk:rl-max-ttl".into(), micros(max), 1);
-        let nodes = Nodes::new("redlock", vec![link], Some(agreement));
-        let store = Redlock::over(StoreId([0; 8]), nodes, prefix, Flavour::Fenced, max);
+        let nodes = Nodes::new("redlock", vec![connection], Some(agreement));
+        let store = Redlock::new(StoreId([0; 8]), nodes, prefix, Flavour::Fenced, max);
         let name = Name::new("a").expect("a name");
         let mut rig = Self { _server: server, store, name, places: Vec::new() };
         rig.renew_places();
@@ -68,20 +68,19 @@ impl Rig {
     async fn enter(&self, ticket: usize, t: u64, till: Moment) -> Vote {
         let place = self.places[ticket].clone();
         let (session, owner) = (place.session, Owner::default());
-        let life = Open { session, ttl: TTL, lock_delay: Duration::ZERO, owner };
-        let ask = Enter { place, mode: Mode::Exclusive, manner: Manner::Contend, label: vec![] };
-        let script = self.store.enter_script(&ask, &life, t, till);
-        let answers = self.store.nodes.tell(PATIENCE * 10, script, answers::vote).await;
-        answers.expect("an answer")[0].vote
+        let ask = Open { session, ttl: TTL, lock_delay: Duration::ZERO, owner };
+        let call = self.store.proposal(&place, &ask, t, till, b"", false);
+        let votes = self.store.nodes.tell(PATIENCE * 10, call, votes::vote).await;
+        votes.expect("an answer")[0].0
     }
 
     /// As if the node had said no to a renewal that all others have carried.
-    async fn mend(&self, ticket: usize, t: u64, till: Moment) {
+    async fn repair(&self, ticket: usize, t: u64, till: Moment) {
         let place = self.places[ticket].clone();
         let (session, owner) = (place.session, Owner::default());
-        let life = Open { session, ttl: TTL, lock_delay: Duration::ZERO, owner };
-        let script = self.store.script_with(&place, &life, t, till, b"", true);
-        self.store.nodes.tell(PATIENCE * 10, script, answers::vote).await.expect("an answer");
+        let ask = Open { session, ttl: TTL, lock_delay: Duration::ZERO, owner };
+        let call = self.store.proposal(&place, &ask, t, till, b"", true);
+        self.store.nodes.tell(PATIENCE * 10, call, votes::vote).await.expect("an answer");
     }
 
     async fn leave(&self, ticket: usize, stray: bool) -> bool {
@@ -93,13 +92,14 @@ impl Rig {
     async fn expire(&self) {
         let mut set = redis::cmd("HSET");
         set.arg(self.store.key(&self.name)).arg("u").arg(1);
-        self.store.nodes.links[0].query::<i64>(&set).await.expect("an answer");
+        self.store.nodes.connections[0].query::<i64>(&set).await.expect("an answer");
     }
 
     async fn counter(&self) -> u64 {
         let mut get = redis::cmd("HGET");
         get.arg(self.store.key(&self.name)).arg("c");
-        let counter: Option<u64> = self.store.nodes.links[0].query(&get).await.expect("an answer");
+        let counter: Option<u64> =
+            self.store.nodes.connections[0].query(&get).await.expect("an answer");
         counter.unwrap_or(0)
     }
 }
@@ -115,8 +115,8 @@ async fn lua_agrees_with_the_model() {
         match rng.random_range(0..14) {
             12.. => {
                 let t = (model.counter + rng.random_range(0..4)).saturating_sub(2).max(1);
-                rig.mend(ticket, t, rig.store.nodes.clock.now() + TTL).await;
-                model.mend(number, t);
+                rig.repair(ticket, t, rig.store.nodes.clock.now() + TTL).await;
+                model.repair(number, t);
             }
             0..7 => {
                 // Around the counter, and often equal to it.
@@ -165,7 +165,7 @@ async fn a_node_that_has_started_empty_has_no_vote() {
     let Some(rig) = Rig::new().await else { return };
     let till = rig.store.nodes.clock.now() + TTL;
     let forget = redis::cmd("FLUSHALL");
-    rig.store.nodes.links[0].query::<()>(&forget).await.expect("an answer");
+    rig.store.nodes.connections[0].query::<()>(&forget).await.expect("an answer");
     assert_eq!(rig.enter(0, 1, till).await, Vote::Void);
     assert_eq!(rig.enter(0, 2, till).await, Vote::Void, "also when it is asked again");
     assert_eq!(rig.counter().await, 0);
@@ -182,7 +182,7 @@ async fn a_node_that_has_forgotten_a_name_accepts_no_fence_from_before_its_quara
     let since = now - micros(rig.store.max_ttl) - 1_000_000;
     let mut set = redis::cmd("SET");
     set.arg(BOOT).arg(format!("{since} run"));
-    rig.store.nodes.links[0].query::<()>(&set).await.expect("an answer");
+    rig.store.nodes.connections[0].query::<()>(&set).await.expect("an answer");
     let (floor, till) = (now - 1_000_000, rig.store.nodes.clock.now() + TTL);
     assert_eq!(rig.enter(0, floor, till).await, Vote::Low(floor));
     assert_eq!(rig.enter(0, floor + 1, till).await, Vote::Yes);
@@ -193,7 +193,7 @@ async fn a_node_that_has_forgotten_a_name_accepts_no_fence_from_before_its_quara
 #[tokio::test]
 async fn a_node_that_has_restarted_since_stays_in_quarantine() {
     let Some(rig) = Rig::new().await else { return };
-    let node = &rig.store.nodes.links[0];
+    let node = &rig.store.nodes.connections[0];
     let (mut set, mut get) = (redis::cmd("SET"), redis::cmd("GET"));
     set.arg(BOOT).arg("17 later");
     get.arg(BOOT);
