@@ -1,54 +1,107 @@
 //! From a URL to a store.
 
-use super::{AnyStore, memory::Memory};
+#[cfg(feature = "_network")]
+mod authority;
+
+#[cfg(feature = "_network")]
+pub(crate) use authority::Authority;
+
+use super::{AnyStore, erased::Boxed, memory::Memory};
+#[cfg(feature = "redis")]
+use super::{redis::Redis, redlock::Redlock};
 use crate::error::{Error, Result};
 use percent_encoding::percent_decode_str;
 use std::{fmt, path::Path, time::Duration};
 
-/// The schemes compiled in, with how a URL of each looks.
-const SCHEMES: &[(&str, &str)] = &[
-    #[cfg(feature = "sqlite")]
-    ("sqlite", "sqlite:PATH"),
-    ("memory", "memory://NAME"),
-    #[cfg(feature = "mysql")]
-    ("mysql", "mysql://HOST/DATABASE"),
-    #[cfg(feature = "mysql")]
-    ("mariadb", "mariadb://HOST/DATABASE"),
-    #[cfg(feature = "redis")]
-    ("redis", "redis://HOST"),
-    #[cfg(feature = "redis")]
-    ("rediss", "rediss://HOST"),
-    #[cfg(feature = "redis")]
-    ("redis+sentinel", "redis+sentinel://HOST,HOST/SERVICE"),
-    #[cfg(feature = "redis")]
-    ("redis+cluster", "redis+cluster://HOST,HOST"),
-    #[cfg(feature = "redis")]
-    ("redlock", "redlock://HOST,HOST,HOST"),
-    #[cfg(feature = "postgres")]
-    ("postgres", "postgres://USER@HOST/DATABASE"),
-    #[cfg(feature = "postgres")]
-    ("postgresql", "postgresql://USER@HOST/DATABASE"),
-    #[cfg(feature = "etcd")]
-    ("etcd", "etcd://HOST,HOST,HOST"),
-    #[cfg(feature = "zookeeper")]
-    ("zookeeper", "zookeeper://HOST,HOST,HOST"),
-];
+/// One kind of store: all that the library knows about it before it is connected.
+struct Kind {
+    /// Its schemes, each with an example of a URL.
+    schemes: &'static [(&'static str, &'static str)],
+    connect: fn(StoreUrl) -> Boxed<Result<AnyStore>>,
+    /// Makes the statements that its database needs, if it is one.
+    migration: Option<fn(&mut StoreUrl) -> Result<String>>,
+}
 
-/// The schemes that exist but need a cargo feature that is off.
-const FEATURES: &[&str] = &[
-    #[cfg(not(feature = "sqlite"))]
-    "sqlite",
-    #[cfg(not(feature = "mysql"))]
-    "mysql",
-    #[cfg(not(feature = "redis"))]
-    "redis",
-    #[cfg(not(feature = "postgres"))]
-    "postgres",
-    #[cfg(not(feature = "etcd"))]
-    "etcd",
-    #[cfg(not(feature = "zookeeper"))]
-    "zookeeper",
-];
+macro_rules! optional {
+    () => {
+        None
+    };
+    ($value:expr) => {
+        Some($value)
+    };
+}
+
+/// Makes `KINDS`, the stores compiled in, and `MISSING`, the schemes whose cargo feature is off.
+macro_rules! stores {
+    ($(
+        $feature:literal if $on:meta: $($scheme:literal $example:literal)+
+        => |$url:ident| $connect:expr $(, migration: $migration:expr)?;
+    )*) => {
+        const KINDS: &[Kind] = &[$(
+            #[cfg($on)]
+            Kind {
+                schemes: &[$(($scheme, $example)),+],
+                connect: |$url| Box::pin(async move { Ok($connect) }),
+                migration: optional!($($migration)?),
+            },
+        )*];
+
+        /// Each with the feature that it needs.
+        const MISSING: &[(&str, &str)] = &[$($(
+            #[cfg(not($on))]
+            ($scheme, $feature),
+        )+)*];
+    };
+}
+
+// A store is registered here: its cargo feature, its schemes, how it connects. Error messages list the schemes in
+// this order.
+stores! {
+    "sqlite" if feature = "sqlite":
+        "sqlite" "sqlite:PATH"
+        => |url| AnyStore::new(super::sqlite::Sqlite::open(&url.local_path()?)?);
+    "" if all():
+        "memory" "memory://NAME"
+        => |url| AnyStore::shared(Memory::named(&url.name()?));
+    "mysql" if feature = "mysql":
+        "mysql" "mysql://HOST/DATABASE"
+        "mariadb" "mariadb://HOST/DATABASE"
+        => |url| AnyStore::new(super::mysql::connect::connect(url).await?),
+        migration: super::mysql::migration;
+    "redis" if feature = "redis":
+        "redis" "redis://HOST"
+        "rediss" "rediss://HOST"
+        => |url| match url.has("compat") {
+            true => AnyStore::new(Redlock::connect(super::redlock::config::Config::read(url)?).await),
+            false => AnyStore::new(Redis::connect(super::redis::config::Config::single(url)?).await?),
+        };
+    "redis" if feature = "redis":
+        "redis+sentinel" "redis+sentinel://HOST,HOST/SERVICE"
+        => |url| AnyStore::new(Redis::connect(super::redis::config::Config::sentinel(url)?).await?);
+    "redis" if feature = "redis":
+        "redis+cluster" "redis+cluster://HOST,HOST"
+        => |url| AnyStore::new(Redis::connect(super::redis::config::Config::cluster(url)?).await?);
+    "redis" if feature = "redis":
+        "redlock" "redlock://HOST,HOST,HOST"
+        => |url| AnyStore::new(Redlock::connect(super::redlock::config::Config::read(url)?).await);
+    "postgres" if feature = "postgres":
+        "postgres" "postgres://USER@HOST/DATABASE"
+        "postgresql" "postgresql://USER@HOST/DATABASE"
+        => |url| AnyStore::new(super::postgres::Postgres::connect(url).await?),
+        migration: super::postgres::migration;
+    "etcd" if feature = "etcd":
+        "etcd" "etcd://HOST,HOST,HOST"
+        => |url| AnyStore::new(super::etcd::connect::connect(url).await?);
+    "zookeeper" if feature = "zookeeper":
+        "zookeeper" "zookeeper://HOST,HOST,HOST"
+        => |url| AnyStore::new(super::zookeeper::Zookeeper::connect(url).await?);
+}
+
+/// The kind of store with this scheme.
+fn kind(scheme: &str) -> Result<&'static Kind> {
+    let has = |kind: &&Kind| kind.schemes.iter().any(|(known, _)| *known == scheme);
+    KINDS.iter().find(has).ok_or_else(|| Error::Url(unknown(scheme)))
+}
 
 /// The options that every URL understands.
 const COMMON: &[&str] = &["ttl", "lock_delay"];
@@ -69,25 +122,30 @@ pub(crate) struct StoreUrl {
 impl StoreUrl {
     pub(crate) fn parse(url: &str) -> Result<Self> {
         let Some((scheme, rest)) = url.split_once(':') else {
-            let what = format!("{url:?} is not a store URL; it looks like {}", examples());
+            let examples: Vec<&str> = examples().map(|(_, example)| example).collect();
+            let what =
+                format!("{url:?} is not a store URL; it looks like {}", examples.join(" or "));
             return Err(Error::Url(what));
         };
-        let known = |s: &&str| SCHEMES.iter().any(|(known, _)| known == s);
-        let Some(scheme) = Some(scheme).filter(known) else {
-            return Err(Error::Url(unknown(scheme)));
-        };
+        kind(scheme)?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
         let options = pairs.map(option).collect::<Result<_>>()?;
-        // This one is looked at before there is a store that could ask for it.
-        let compat = matches!(scheme, "redis" | "rediss").then(|| "compat".to_owned());
-        let asked = compat.into_iter().collect();
-        Ok(Self { scheme: scheme.to_owned(), rest: rest.to_owned(), options, asked })
+        Ok(Self { scheme: scheme.to_owned(), rest: rest.to_owned(), options, asked: Vec::new() })
     }
 
-    /// What follows the scheme, with or without slashes, as the path or name that it is.
-    fn path(&self) -> Result<String> {
+    /// What follows the scheme, with or without slashes, of a store that has no options.
+    fn name(&self) -> Result<String> {
+        self.finish(&[])?;
         decoded(self.rest.strip_prefix("//").unwrap_or(&self.rest))
+    }
+
+    /// The same as the path of a file.
+    #[cfg(feature = "sqlite")]
+    fn local_path(&self) -> Result<String> {
+        let path = self.name()?;
+        check_path("sqlite:", &path)?;
+        Ok(path)
     }
 
     pub(crate) fn take(&mut self, option: &str) -> Option<String> {
@@ -135,55 +193,8 @@ impl StoreUrl {
         )))
     }
 
-    #[cfg_attr(
-        not(feature = "_network"),
-        expect(clippy::unused_async, reason = "stores on a network await here")
-    )]
     pub(crate) async fn connect(self) -> Result<AnyStore> {
-        match self.scheme.as_str() {
-            "memory" => {
-                self.finish(&[])?;
-                Ok(AnyStore::shared(Memory::named(&self.path()?)))
-            }
-            #[cfg(feature = "sqlite")]
-            "sqlite" => {
-                self.finish(&[])?;
-                let path = self.path()?;
-                check_path("sqlite:", &path)?;
-                Ok(AnyStore::new(super::sqlite::Sqlite::open(&path)?))
-            }
-            #[cfg(feature = "mysql")]
-            "mysql" | "mariadb" => Ok(AnyStore::new(super::mysql::Mysql::connect(self).await?)),
-            #[cfg(feature = "redis")]
-            "redis" | "rediss" if self.has("compat") => Ok(AnyStore::new(
-                super::redlock::Redlock::connect(super::redlock::config::Config::read(self)?).await,
-            )),
-            #[cfg(feature = "redis")]
-            "redis" | "rediss" => Ok(AnyStore::new(
-                super::redis::Redis::connect(super::redis::config::Config::single(self)?).await?,
-            )),
-            #[cfg(feature = "redis")]
-            "redis+sentinel" => Ok(AnyStore::new(
-                super::redis::Redis::connect(super::redis::config::Config::sentinel(self)?).await?,
-            )),
-            #[cfg(feature = "redis")]
-            "redis+cluster" => Ok(AnyStore::new(
-                super::redis::Redis::connect(super::redis::config::Config::cluster(self)?).await?,
-            )),
-            #[cfg(feature = "redis")]
-            "redlock" => Ok(AnyStore::new(
-                super::redlock::Redlock::connect(super::redlock::config::Config::read(self)?).await,
-            )),
-            #[cfg(feature = "postgres")]
-            "postgres" | "postgresql" => {
-                Ok(AnyStore::new(super::postgres::Postgres::connect(self).await?))
-            }
-            #[cfg(feature = "etcd")]
-            "etcd" => Ok(AnyStore::new(super::etcd::Etcd::connect(self).await?)),
-            #[cfg(feature = "zookeeper")]
-            "zookeeper" => Ok(AnyStore::new(super::zookeeper::Zookeeper::connect(self).await?)),
-            scheme => Err(Error::Url(unknown(scheme))),
-        }
+        (kind(&self.scheme)?.connect)(self).await
     }
 }
 
@@ -197,12 +208,9 @@ pub fn migration(url: &str) -> Result<String> {
     for common in COMMON {
         url.take(common);
     }
-    match url.scheme.as_str() {
-        #[cfg(feature = "mysql")]
-        "mysql" | "mariadb" => super::mysql::migration(&mut url),
-        #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => super::postgres::migration(&mut url),
-        scheme => Err(Error::Url(format!("{scheme}: has no tables or functions to make"))),
+    match kind(&url.scheme)?.migration {
+        Some(migration) => migration(&mut url),
+        None => Err(Error::Url(format!("{}: has no tables or functions to make", url.scheme))),
     }
 }
 
@@ -316,67 +324,6 @@ impl StoreUrl {
     }
 }
 
-/// `[USER[:PASSWORD]@]HOST[:PORT],…[/PATH]`. It has no `Debug`: it may hold a password.
-#[cfg(feature = "_network")]
-pub(crate) struct Authority {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
-    pub(crate) hosts: Vec<(String, Option<u16>)>,
-    pub(crate) path: String,
-}
-
-#[cfg(feature = "_network")]
-impl Authority {
-    fn parse(rest: &str) -> Result<Self> {
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        if path.contains('@') {
-            return Err(Error::Url(format!("an @ follows the path; {ENCODE}")));
-        }
-        let (user_info, hosts) = match authority.rsplit_once('@') {
-            Some((user_info, hosts)) => (Some(user_info), hosts),
-            None => (None, authority),
-        };
-        let (user, password) = match user_info.map(|u| u.split_once(':').unwrap_or((u, ""))) {
-            Some((user, password)) => (decoded(user)?, decoded(password)?),
-            None => (String::new(), String::new()),
-        };
-        let some = |text: String| (!text.is_empty()).then_some(text);
-        Ok(Self {
-            user: some(user),
-            password: some(password),
-            hosts: hosts.split(',').map(host).collect::<Result<_>>()?,
-            path: decoded(path)?,
-        })
-    }
-}
-
-#[cfg(feature = "_network")]
-const ENCODE: &str =
-    "in a user's name or a password write / as %2F, ? as %3F, # as %23 and @ as %40";
-
-/// A host and its port; an IPv6 address stands in brackets. Errors do not repeat what may be half of a
-/// password, with a character in it that ends it too early.
-#[cfg(feature = "_network")]
-fn host(text: &str) -> Result<(String, Option<u16>)> {
-    let bad = |what: &str| Error::Url(format!("{what}; {ENCODE}"));
-    let (host, port) = match text.strip_prefix('[') {
-        Some(v6) => {
-            let (host, rest) = v6.split_once(']').ok_or_else(|| bad("a host has a [ and no ]"))?;
-            (host, rest.strip_prefix(':'))
-        }
-        None => match text.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (text, None),
-        },
-    };
-    if host.is_empty() {
-        return Err(bad("the URL lacks a host"));
-    }
-    let is_no_port = |_| bad(&format!("the port of host {host:?} is not a number"));
-    let port = port.map(|p| p.parse().map_err(is_no_port)).transpose()?;
-    Ok((host.to_owned(), port))
-}
-
 impl fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "StoreUrl({}:…)", self.scheme)
@@ -384,16 +331,16 @@ impl fmt::Debug for StoreUrl {
 }
 
 fn unknown(scheme: &str) -> String {
-    if FEATURES.contains(&scheme) {
-        return format!("this program was built without the cargo feature {scheme:?}");
+    if let Some((_, feature)) = MISSING.iter().find(|(missing, _)| *missing == scheme) {
+        return format!("this program was built without the cargo feature {feature:?}");
     }
-    let known: Vec<&str> = SCHEMES.iter().map(|(scheme, _)| *scheme).collect();
+    let known: Vec<&str> = examples().map(|(scheme, _)| scheme).collect();
     format!("unknown store {scheme:?}; stores compiled in: {}", known.join(", "))
 }
 
-fn examples() -> String {
-    let examples: Vec<&str> = SCHEMES.iter().map(|(_, example)| *example).collect();
-    examples.join(" or ")
+/// The schemes compiled in, each with an example.
+fn examples() -> impl Iterator<Item = (&'static str, &'static str)> {
+    KINDS.iter().flat_map(|kind| kind.schemes).copied()
 }
 
 fn option(pair: &str) -> Result<(String, String)> {
@@ -432,6 +379,24 @@ mod tests {
         assert!(error("locks.db").await.contains("memory://NAME"));
     }
 
+    #[cfg(not(feature = "redis"))]
+    #[tokio::test]
+    async fn a_scheme_that_is_not_compiled_in_is_told_its_feature() {
+        for url in ["redis://a", "rediss://a", "redis+cluster://a", "redlock://a,b,c"] {
+            let e = error(url).await;
+            assert!(e.contains("without the cargo feature \"redis\""), "{url}: {e}");
+        }
+    }
+
+    #[test]
+    fn every_scheme_has_one_store_and_an_example_of_its_own() {
+        let mut seen = std::collections::HashSet::new();
+        for (scheme, example) in examples() {
+            assert!(seen.insert(scheme), "{scheme} is registered twice");
+            assert_eq!(StoreUrl::parse(example).expect(example).scheme, scheme);
+        }
+    }
+
     #[tokio::test]
     async fn an_unknown_option_is_told_the_known_ones() {
         let e = error("memory://x?tll=3s").await;
@@ -451,6 +416,7 @@ mod tests {
         );
     }
 
+    #[cfg(feature = "sqlite")]
     #[test]
     fn relative_paths_become_absolute_and_nothing_else_changes() {
         let here = std::env::current_dir().unwrap();

@@ -29,7 +29,8 @@ pub(in crate::store) struct Config {
 impl Config {
     /// One server: `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`.
     pub(in crate::store) fn single(mut url: StoreUrl) -> Result<Self> {
-        let access = Access::read(&mut url, &[])?;
+        // With it the URL leads to another store; here it only belongs into the list of known options.
+        let access = Access::read(&mut url, &["compat"])?;
         let [client] = <[Client; 1]>::try_from(access.clients()?).map_err(|_| {
             let what =
                 "redis:// takes one server; use redis+sentinel://, redis+cluster:// or redlock://";

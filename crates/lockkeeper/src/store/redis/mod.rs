@@ -78,8 +78,6 @@ use std::{
 
 pub(crate) const KIND: &str = "redis";
 
-/// No request takes effect later than this after it was sent.
-
 /// The bucket in which every session is open, and which notes its other buckets.
 const HOME: u32 = 0;
 
