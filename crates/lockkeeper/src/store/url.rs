@@ -156,7 +156,7 @@ impl StoreUrl {
         Some(self.options.swap_remove(at).1)
     }
 
-    #[cfg(any(feature = "_tls", feature = "mysql"))]
+    #[cfg(feature = "_network")]
     pub(crate) fn flag(&mut self, option: &str) -> Result<Option<bool>> {
         match self.take(option).as_deref() {
             None => Ok(None),

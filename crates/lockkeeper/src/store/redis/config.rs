@@ -164,7 +164,7 @@ impl Access {
 }
 
 fn certificates(url: &mut StoreUrl) -> Result<Option<TlsCertificates>> {
-    let tls = url.scheme() == "rediss" || url.take("tls").is_some_and(|on| on == "true");
+    let tls = url.flag("tls")?.unwrap_or(false) || url.scheme() == "rediss";
     let root_cert = url.take_file_bytes("tls_ca")?;
     let client_tls = match (url.take_file_bytes("tls_cert")?, url.take_file_bytes("tls_key")?) {
         (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig { client_cert, client_key }),
@@ -192,4 +192,20 @@ fn number(path: &str) -> Result<i64> {
     }
     let bad = |_| Error::Url(format!("{path:?} is not the number of a Redis database"));
     path.parse().map_err(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tls_option_that_is_not_understood_is_an_error_and_not_a_plain_connection() {
+        for wrong in ["True", "yes", "1", ""] {
+            let url = StoreUrl::parse(&format!("redis+cluster://host?tls={wrong}")).expect("a URL");
+            let e = Config::cluster(url).err().expect("no configuration").to_string();
+            assert!(e.contains("neither true nor false"), "{wrong}: {e}");
+        }
+        let url = StoreUrl::parse("redis+cluster://host?tls=true").expect("a URL");
+        assert!(Config::cluster(url).is_ok());
+    }
 }
