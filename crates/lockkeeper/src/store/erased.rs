@@ -14,63 +14,38 @@ use crate::{
 };
 use std::{fmt, pin::Pin, sync::Arc};
 
-/// A future that owns all it needs, so that it can change its owner half-way.
+/// A future that owns all it needs, so that another task can take it over half-way.
 pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 macro_rules! twin {
-    ($( $op:ident ( $($arg:ident : $ty:ty),* ) -> $out:ty; )*) => {
+    (
+        now { $( fn $now:ident ( $($now_arg:ident : $now_ty:ty),* ) -> $now_out:ty; )* }
+        later { $( $(#[$own:meta])* async fn $op:ident ( $($arg:ident : $ty:ty),* ) -> $out:ty; )* }
+    ) => {
         trait Erased: Send + Sync + 'static {
-            fn scheme(&self) -> &'static str;
-            fn capabilities(&self) -> Capabilities;
-            fn id(&self) -> StoreId;
-            fn blind_spots(&self) -> Option<&'static str>;
-            fn unsupported(&self, mode: Mode) -> Option<&'static str>;
-            fn leave_now(&self, ask: &Leave) -> bool;
-            fn forget(&self, session: SessionId);
-            fn advice(self: Arc<Self>) -> Boxed<StoreResult<Vec<Advice>>>;
-            fn native(&self, claim: &Claim) -> Vec<(&'static str, String)>;
+            $( fn $now(&self, $($now_arg: $now_ty),*) -> $now_out; )*
             $( fn $op(self: Arc<Self>, $($arg: $ty),*) -> Boxed<$out>; )*
         }
 
         impl<S: Store> Erased for S {
-            fn scheme(&self) -> &'static str { Store::scheme(self) }
-            fn capabilities(&self) -> Capabilities { Store::capabilities(self) }
-            fn id(&self) -> StoreId { Store::id(self) }
-            fn blind_spots(&self) -> Option<&'static str> { Store::blind_spots(self) }
-            fn unsupported(&self, mode: Mode) -> Option<&'static str> {
-                Store::unsupported(self, mode)
-            }
-            fn leave_now(&self, ask: &Leave) -> bool { Store::leave_now(self, ask) }
-            fn forget(&self, session: SessionId) { Store::forget(self, session) }
-            fn advice(self: Arc<Self>) -> Boxed<StoreResult<Vec<Advice>>> {
-                Box::pin(async move { Store::advice(&*self).await })
-            }
-            fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {
-                Store::native(self, claim)
-            }
+            $( fn $now(&self, $($now_arg: $now_ty),*) -> $now_out {
+                Store::$now(self, $($now_arg),*)
+            } )*
             $( fn $op(self: Arc<Self>, $($arg: $ty),*) -> Boxed<$out> {
                 Box::pin(async move { Store::$op(&*self, $($arg),*).await })
             } )*
         }
 
         impl AnyStore {
-            $( pub(crate) fn $op(&self, $($arg: $ty),*) -> Boxed<$out> {
+            $( $(#[$own])* pub(crate) fn $op(&self, $($arg: $ty),*) -> Boxed<$out> {
                 Arc::clone(&self.0).$op($($arg),*)
             } )*
         }
 
         impl Store for AnyStore {
-            fn scheme(&self) -> &'static str { self.0.scheme() }
-            fn capabilities(&self) -> Capabilities { self.0.capabilities() }
-            fn id(&self) -> StoreId { self.0.id() }
-            fn blind_spots(&self) -> Option<&'static str> { self.0.blind_spots() }
-            fn unsupported(&self, mode: Mode) -> Option<&'static str> { self.0.unsupported(mode) }
-            fn leave_now(&self, ask: &Leave) -> bool { self.0.leave_now(ask) }
-            fn forget(&self, session: SessionId) { self.0.forget(session) }
-            async fn advice(&self) -> StoreResult<Vec<Advice>> {
-                Arc::clone(&self.0).advice().await
-            }
-            fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> { self.0.native(claim) }
+            $( fn $now(&self, $($now_arg: $now_ty),*) -> $now_out {
+                self.0.$now($($now_arg),*)
+            } )*
             $( async fn $op(&self, $($arg: $ty),*) -> $out {
                 Arc::clone(&self.0).$op($($arg),*).await
             } )*
@@ -83,19 +58,34 @@ macro_rules! twin {
 pub struct AnyStore(Arc<dyn Erased>);
 
 twin! {
-    open(ask: Open) -> StoreResult<Terms>;
-    renew(session: SessionId) -> StoreResult<Renewal>;
-    close(session: SessionId) -> StoreResult<()>;
-    enter(ask: Enter) -> StoreResult<Entered>;
-    poll(session: SessionId, which: PollScope) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>>;
-    hints(session: SessionId, to: Arc<dyn Hints>) -> StoreError;
-    leave(ask: Leave) -> StoreResult<Left>;
-    set_label(edit: Edit) -> StoreResult<Edited>;
-    list(which: ListScope) -> StoreResult<Vec<Line>>;
-    check(claim: Claim) -> StoreResult<bool>;
-    read(name: Name) -> StoreResult<Option<Cell>>;
-    write(edit: Edit) -> StoreResult<Edited>;
-    evict(name: Name, ticket: TicketId) -> StoreResult<bool>;
+    now {
+        fn scheme() -> &'static str;
+        fn capabilities() -> Capabilities;
+        fn id() -> StoreId;
+        fn blind_spots() -> Option<&'static str>;
+        fn unsupported(mode: Mode) -> Option<&'static str>;
+        fn leave_now(ask: &Leave) -> bool;
+        fn forget(session: SessionId) -> ();
+        fn native(claim: &Claim) -> Vec<(&'static str, String)>;
+    }
+    later {
+        async fn open(ask: Open) -> StoreResult<Terms>;
+        async fn renew(session: SessionId) -> StoreResult<Renewal>;
+        async fn close(session: SessionId) -> StoreResult<()>;
+        async fn enter(ask: Enter) -> StoreResult<Entered>;
+        async fn poll(session: SessionId, which: PollScope)
+            -> StoreResult<Vec<(Name, TicketId, TicketStatus)>>;
+        async fn hints(session: SessionId, to: Arc<dyn Hints>) -> StoreError;
+        async fn leave(ask: Leave) -> StoreResult<Left>;
+        async fn set_label(edit: Edit) -> StoreResult<Edited>;
+        async fn list(which: ListScope) -> StoreResult<Vec<Line>>;
+        async fn check(claim: Claim) -> StoreResult<bool>;
+        async fn read(name: Name) -> StoreResult<Option<Cell>>;
+        async fn write(edit: Edit) -> StoreResult<Edited>;
+        async fn evict(name: Name, ticket: TicketId) -> StoreResult<bool>;
+        #[expect(dead_code, reason = "the library does not ask for it; programs do, by the trait")]
+        async fn advice() -> StoreResult<Vec<Advice>>;
+    }
 }
 
 impl AnyStore {
@@ -104,7 +94,7 @@ impl AnyStore {
         Self(Arc::new(store))
     }
 
-    /// Takes a store that others hold as well.
+    /// Takes a store that has other owners as well.
     pub fn shared<S: Store>(store: Arc<S>) -> Self {
         Self(store)
     }
