@@ -66,7 +66,7 @@ stores! {
     "mysql" if feature = "mysql":
         "mysql" "mysql://HOST/DATABASE"
         "mariadb" "mariadb://HOST/DATABASE"
-        => |url| AnyStore::new(super::mysql::connect::connect(url).await?),
+        => |url| AnyStore::new(super::mysql::Mysql::connect(url).await?),
         migration: super::mysql::migration;
     "redis" if feature = "redis":
         "redis" "redis://HOST"
@@ -91,7 +91,7 @@ stores! {
         migration: super::postgres::migration;
     "etcd" if feature = "etcd":
         "etcd" "etcd://HOST,HOST,HOST"
-        => |url| AnyStore::new(super::etcd::connect::connect(url).await?);
+        => |url| AnyStore::new(super::etcd::Etcd::connect(url).await?);
     "zookeeper" if feature = "zookeeper":
         "zookeeper" "zookeeper://HOST,HOST,HOST"
         => |url| AnyStore::new(super::zookeeper::Zookeeper::connect(url).await?);

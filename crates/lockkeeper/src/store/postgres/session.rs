@@ -98,7 +98,7 @@ impl Shared {
 }
 
 fn shown_tickets(row: &Row) -> StoreResult<Option<TicketDigest>> {
-    let number = |column| Ok(get::<Option<i64>>(row, column)?.map(i64::cast_unsigned));
+    let number = |column| StoreResult::Ok(get::<Option<i64>>(row, column)?.map(i64::cast_unsigned));
     let tickets = number("o_count")?.zip(number("o_sum")?);
     Ok(tickets.map(|(count, sum)| TicketDigest { count, sum }))
 }

@@ -49,7 +49,7 @@ mod session_tests;
 
 use super::{
     Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
-    Open, PollScope, Renewal, STRAY_MAX, Store, StoreId, StoreResult, Terms, TicketStatus,
+    Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
     common::server_clock::ServerClock,
 };
 use crate::{
@@ -73,7 +73,6 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 pub(crate) const KIND: &str = "redis";
