@@ -66,13 +66,14 @@ fn of_store(error: &StoreError) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockkeeper::{OptionError, UrlError};
 
     fn store(kind: ErrorKind) -> Error {
         Error::Store(StoreError::not_applied("sqlite", kind, "no"))
     }
 
     #[test]
-    fn every_trouble_of_a_store_has_its_code() {
+    fn every_kind_of_store_error_has_its_code() {
         let codes = [
             (ErrorKind::Unavailable, 69),
             (ErrorKind::Full, 69),
@@ -83,15 +84,15 @@ mod tests {
             (ErrorKind::Corrupt, 78),
             (ErrorKind::Other, 70),
         ];
-        for (trouble, code) in codes {
-            assert_eq!(of(&store(trouble)), code, "{trouble:?}");
+        for (kind, code) in codes {
+            assert_eq!(of(&store(kind)), code, "{kind:?}");
         }
     }
 
     #[test]
     fn what_the_user_got_wrong_is_usage_and_what_is_set_up_wrong_is_configuration() {
-        assert_eq!(of(&Error::Option("no".into())), USAGE);
-        assert_eq!(of(&Error::Url("no".into())), CONFIGURATION);
+        assert_eq!(of(&OptionError::new("wait", "no").into()), USAGE);
+        assert_eq!(of(&UrlError::new("no").into()), CONFIGURATION);
         assert_eq!(of(&Error::Unsupported { store: "x", what: "y" }), CONFIGURATION);
         assert_eq!(of(&Error::Closed), BUG);
     }

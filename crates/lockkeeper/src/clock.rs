@@ -89,15 +89,17 @@ impl Clock {
     }
 
     /// A clock that runs with the system's and can be moved ahead of it, as a suspend would.
+    #[cfg(any(test, feature = "_test"))]
     #[must_use]
     pub fn movable() -> Self {
         Self(Some(Arc::default()))
     }
 
-    /// Moves a [`movable`](Self::movable) clock ahead, and wakes those who sleep on it.
+    /// Moves a [`movable`](Self::movable) clock ahead, and wakes its sleepers.
     ///
     /// # Panics
     /// On the system's clock, which is not ours to move.
+    #[cfg(any(test, feature = "_test"))]
     pub fn advance(&self, by: Duration) {
         let manual = self.0.as_ref().expect("only a movable clock can be advanced");
         *manual.ahead.lock().expect("the clock's lock is never poisoned") += by;
@@ -168,7 +170,7 @@ impl fmt::Debug for Clock {
 }
 
 /// Runtime timers stop during a suspend. No nap is longer than this, so a sleeper notices within a
-/// second of waking up that its time has come; whoever must know at once reads the clock.
+/// second of waking up that its time has come. Code that must know at once reads the clock.
 const NAP_MAX: Duration = Duration::from_secs(1);
 
 /// Holds up the calling thread: for threads of our own, never for a task.

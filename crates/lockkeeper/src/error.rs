@@ -11,8 +11,22 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong for a user of locks.
 ///
-/// That a lock is taken is not an error for [`try_now`](crate::Acquire::try_now), which answers
-/// `None`. It is one for those who wait: [`Error::NotAcquired`].
+/// [`try_now`](crate::Acquire::try_now) answers `None` for a lock that is taken: that is no error.
+/// Awaiting a lock in vain is one: [`Error::NotAcquired`].
+///
+/// ```
+/// # use lockkeeper::{Error, Keeper}; use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// # let keeper = Keeper::connect("memory://doc-error").await?;
+/// match keeper.lock("report").wait(Duration::from_millis(5)).ttl(Duration::ZERO).await {
+///     Ok(guard) => drop(guard),
+///     Err(Error::NotAcquired { name, waited }) => println!("{name} was busy for {waited:?}"),
+///     Err(Error::Unavailable { outage, .. }) => println!("no answer for {outage:?}"),
+///     Err(Error::Option(e)) => assert_eq!(e.option, "ttl"),
+///     Err(e) => return Err(e),
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -33,15 +47,15 @@ pub enum Error {
         /// How it was lost.
         why: Loss,
     },
-    /// The name is none.
+    /// The text cannot be the name of a lock.
     #[error(transparent)]
     Name(#[from] NameError),
     /// A time, a number of permits or another option makes no sense; nothing was sent.
-    #[error("{0}")]
-    Option(String),
+    #[error(transparent)]
+    Option(#[from] OptionError),
     /// The store's URL is not understood; nothing was opened.
-    #[error("{0}")]
-    Url(String),
+    #[error(transparent)]
+    Url(#[from] UrlError),
     /// The line has another capacity than was asked for.
     #[error(
         "lock {name:?} is in use {} and cannot be taken {} at the same time",
@@ -55,7 +69,8 @@ pub enum Error {
         /// The capacity the line has until it is empty.
         line: u32,
     },
-    /// This owner holds the lock in a mode that does not cover what it asks for now.
+    /// This [owner](crate::Acquire::reentrant_as) holds the lock in a mode that does not cover what it
+    /// asks for now.
     #[error(
         "this owner holds lock {name:?} ({held}) and cannot get more of it ({asked}) before \
          releasing it: it would wait for itself"
@@ -99,6 +114,47 @@ pub enum Error {
     Store(StoreError),
 }
 
+/// An option of a lock, a keeper or a call that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+#[non_exhaustive]
+pub struct OptionError {
+    /// The option: the name of the method that sets it, as `ttl`.
+    pub option: &'static str,
+    /// What is wrong with it, in words.
+    pub what: String,
+}
+
+impl OptionError {
+    /// What is wrong with an option.
+    pub fn new(option: &'static str, what: impl Into<String>) -> Self {
+        Self { option, what: what.into() }
+    }
+}
+
+/// A store's URL that is not understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+#[non_exhaustive]
+pub struct UrlError {
+    /// The option of the URL that is wrong, as `ttl` of `?ttl=`; `None` if it is another part.
+    pub option: Option<String>,
+    /// What is wrong with it, in words (never with a password in them).
+    pub what: String,
+}
+
+impl UrlError {
+    /// What is wrong with a URL.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self { option: None, what: what.into() }
+    }
+
+    /// What is wrong with this option of a URL.
+    pub fn option(option: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { option: Some(option.into()), what: what.into() }
+    }
+}
+
 fn capacity(of: u32) -> Cow<'static, str> {
     match of {
         crate::model::ticket::PLAIN_CAPACITY => "as a plain lock".into(),
@@ -127,6 +183,9 @@ pub enum Loss {
     /// The keeper was closed, or the runtime that renewed the session has ended.
     #[error("the keeper was closed")]
     Closed,
+    /// Its guard was released or dropped. Only a [`LossToken`](crate::LossToken) says this.
+    #[error("the lock was released")]
+    Released,
 }
 
 impl Loss {
@@ -139,6 +198,7 @@ impl Loss {
             Self::Evicted => "evicted",
             Self::MaxHold => "max_hold",
             Self::Closed => "closed",
+            Self::Released => "released",
         }
     }
 }
@@ -281,6 +341,18 @@ impl From<StoreError> for Error {
 }
 
 impl Error {
+    pub(crate) fn option(option: &'static str, what: impl Into<String>) -> Self {
+        OptionError::new(option, what).into()
+    }
+
+    pub(crate) fn url(what: impl Into<String>) -> Self {
+        UrlError::new(what).into()
+    }
+
+    pub(crate) fn url_option(option: &str, what: impl Into<String>) -> Self {
+        UrlError::option(option, what).into()
+    }
+
     /// Is this the answer to a wait that ended without the lock?
     #[must_use]
     pub fn is_not_acquired(&self) -> bool {

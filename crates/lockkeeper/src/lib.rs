@@ -15,23 +15,50 @@
 //! # keeper.close().await; } Ok(()) }
 //! ```
 //!
+//! A program without async code uses [`blocking::Keeper`]: the same locks, called from any thread.
+//!
 //! # What is promised
 //! - In the store's own order, no two tickets that exclude each other are granted at once.
 //! - A resource that checks fences never accepts an older exclusive holder after a newer one has
 //!   written.
 //! - A client stops believing in its lock before the store can grant it to another, as long as the
-//!   clocks run at the same rate and nobody evicts it by force.
+//!   clocks run at the same rate and no operator evicts it by force.
 //!
 //! # What is not
 //! A process can be stopped for longer than its lease, between the check that it holds a lock and
 //! the write that relies on it. **At a resource that does not check fences, no lock service can
 //! prevent that two writers meet then.** Pass [`Guard::fence`] to whatever you write to.
 //!
-//! # Where to read on
-//! [`Keeper`] has the primitives, [`Acquire`] their options, [`Guard`] what can be done with a lock
-//! in hand. [`store`] is the contract for those who want to write a store.
+//! # Which type does what
+//! | you want | use |
+//! |---|---|
+//! | one at a time | [`Keeper::lock`], with the options of [`Acquire`] |
+//! | readers together, writers alone | [`Keeper::rwlock`] |
+//! | at most n at a time | [`Keeper::semaphore`] |
+//! | several locks without a deadlock | [`Keeper::lock_all`] |
+//! | one leader, and to know which | [`Keeper::election`] |
+//! | to stop when the lock is lost | [`Acquire::run`], [`Guard::lost`], [`Guard::loss`] |
+//! | to refuse an overtaken writer | [`Guard::fence`], [`Guard::sequencer`] with [`Keeper::check`] |
+//! | a small value under the lock | [`Guard::write`], [`Keeper::read`] |
+//! | to see holders and waiters | [`Keeper::list`], [`Keeper::get`], [`Keeper::watch`] |
+//! | the same without async | [`blocking::Keeper`] |
+//!
+//! [`store`] is the contract with stores, for authors of one.
+//!
+//! # Features
+//! `sqlite` (default), `etcd`, `mysql`, `postgres`, `redis` (with Redlock) and `zookeeper` are the stores;
+//! the memory store is always there. `serde` makes listings and ids serializable. `metrics` counts with the
+//! crate of that name; events go to `tracing` in any case.
+//!
+//! # Platforms
+//! Unix only: leases are measured on a clock that goes on while the machine sleeps, and the SQLite store
+//! wakes other processes through Unix sockets. The tests run on Linux; nothing in the library is meant for
+//! Linux alone, but no test runs elsewhere.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(not(unix))]
+compile_error!("lockkeeper runs on Unix: it needs CLOCK_BOOTTIME or its like, and Unix sockets");
 
 mod api;
 mod clock;
@@ -47,6 +74,7 @@ pub use api::{
     election::{Campaign, Election, Leader, Observer, Term},
     guard::{Guard, Health},
     keeper::{Builder, Keeper},
+    loss_token::LossToken,
     many::{Guards, LockAll},
     options::{Renew, TIME_MAX, TTL_DEFAULT, TTL_MIN},
     retry::Retry,
@@ -54,7 +82,7 @@ pub use api::{
     semaphore::Semaphore,
     watch::Watch,
 };
-pub use error::{Error, ErrorKind, Loss, Outcome, Result, StoreError};
+pub use error::{Error, ErrorKind, Loss, OptionError, Outcome, Result, StoreError, UrlError};
 pub use model::{
     line::{Line, Ticket},
     name::{IntoName, NAME_MAX, Name, NameError},

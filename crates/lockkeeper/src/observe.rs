@@ -20,7 +20,7 @@ use crate::{
 };
 use std::time::Duration;
 
-/// From here on an outage is no hiccup: people should hear of it, for a wait without limit goes on.
+/// An outage that lasts this long is logged as a warning: a wait without limit goes on through it.
 const OUTAGE_LONG: Duration = Duration::from_secs(30);
 
 #[cfg(feature = "metrics")]
@@ -98,7 +98,7 @@ pub(crate) fn entering_again(name: &Name) {
 }
 
 /// An attempt to connect, to open a session or to enter a line has failed and is repeated.
-pub(crate) fn store_trouble(error: &StoreError, away_for: Duration) {
+pub(crate) fn store_unavailable(error: &StoreError, away_for: Duration) {
     if away_for < OUTAGE_LONG {
         tracing::debug!(%error, "store unavailable; trying again");
     } else {

@@ -1,4 +1,4 @@
-//! A mutex that does not care whether a thread panicked while it held the lock.
+//! A mutex that ignores whether a thread panicked while it held the lock.
 //!
 //! What these mutexes guard is changed in single steps, so a panic leaves nothing half-done, and the locks
 //! of other tasks must not end with it.
@@ -17,6 +17,11 @@ impl<T> Mutex<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it guards: an exclusive reference needs no lock.
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// `None` if the lock is taken.

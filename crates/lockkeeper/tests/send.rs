@@ -1,6 +1,6 @@
 //! Every public future can move between threads, and every handle can be shared by them.
 
-use lockkeeper::{Guard, Guards, Keeper, Observer, Sequencer, Term, Watch};
+use lockkeeper::{Guard, Guards, Keeper, LossToken, Observer, Sequencer, Term, Watch};
 use std::future::IntoFuture;
 
 fn send<T: Send>(_: T) {}
@@ -43,6 +43,8 @@ fn handles_can_be_shared_by_threads() {
     handle::<Guard>();
     handle::<Guards>();
     handle::<Term>();
+    handle::<LossToken>();
+    handle::<Observer>();
     handle::<Watch>();
     handle::<Sequencer>();
     handle::<lockkeeper::Acquire>();

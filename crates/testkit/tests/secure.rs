@@ -114,7 +114,7 @@ async fn a_client_without_a_certificate_is_told_that_one_is_asked_for(g: Guarded
     let Err(Error::Url(e)) = Keeper::connect(&g.url_without(&["tls_key"])).await else {
         anyhow::bail!("half a certificate is none");
     };
-    ensure!(e.contains("belong together"), "{e}");
+    ensure!(e.what.contains("belong together"), "{e}");
     Ok(())
 }
 

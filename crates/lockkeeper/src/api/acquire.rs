@@ -7,6 +7,7 @@ use crate::{
         options::{Renew, TIME_MAX, TTL_MIN, Times, at_least, at_most},
         retry::Retry,
     },
+    clock::Clock,
     error::{Error, Result},
     model::{
         name::{Name, NameError},
@@ -39,10 +40,15 @@ use tracing::Instrument as _;
 /// # Errors
 /// [`Error::NotAcquired`] when the wait or the retries end; [`Error::Name`], [`Error::Option`],
 /// [`Error::Capacity`], [`Error::Upgrade`] and [`Error::Unsupported`] for what cannot be had;
-/// [`Error::Unavailable`] and [`Error::Store`] for trouble with the store.
+/// [`Error::Unavailable`] and [`Error::Store`] for a store that cannot be reached or refuses.
 ///
 /// # Cancel safety
-/// Dropping the future at any point leaves no ticket behind: what was begun is finished in the
+/// Dropping the future withdraws its ticket, so the **place in line is lost**: the next attempt
+/// enters at the end. A `select!` in a loop or a short timeout that is repeated therefore waits
+/// longer than one long wait. Keep the future and poll it on (`tokio::pin!`), or give it the whole
+/// time with [`wait`](Self::wait).
+///
+/// No ticket is left behind, whenever the future is dropped: what was begun is finished in the
 /// background, as long as the runtime lives.
 #[derive(Clone)]
 #[must_use = "a lock is taken when this is awaited"]
@@ -59,7 +65,7 @@ pub struct Acquire {
     at_least: Option<Duration>,
     max_hold: Option<Duration>,
     owner: Option<Arc<str>>,
-    note: Vec<u8>,
+    label: Vec<u8>,
     tell: Option<OnWait>,
 }
 
@@ -78,39 +84,61 @@ impl Acquire {
             at_least: None,
             max_hold: None,
             owner: None,
-            note: Vec::new(),
+            label: Vec::new(),
             tell: None,
         }
     }
 
-    /// Waits at most so long. Without it the wait has no end, whatever happens to the store: a waiter
-    /// goes on through an outage and is served when the store is back.
+    /// Waits at most so long. Without a limit the wait goes on through an outage of the store, and the
+    /// lock is granted when the store is back.
     ///
-    /// If the store cannot be reached when the time is over, that is said
-    /// ([`Error::Unavailable`]), because nothing is known of the lock then.
+    /// If the store cannot be reached when the time is over, the error is [`Error::Unavailable`]:
+    /// whether the lock was free is not known then.
     ///
     /// A request that is under way when the time is over may still be answered, for up to a second after
-    /// it was sent; so a wait that is shorter than a round trip is one attempt. No time at all is one
-    /// attempt too, exactly as [`try_now`](Self::try_now) makes it.
+    /// it was sent; so a wait that is shorter than a round trip is one attempt. `wait(0)` is one attempt
+    /// too, exactly as [`try_now`](Self::try_now) makes it.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.patience = Patience::For(wait);
         self
     }
 
-    /// For how long the lock outlives the last sign of life of this process.
+    /// For how long the lock outlives the last renewal: the time after which a crashed holder's lock
+    /// comes free. 15 s by default ([`TTL_DEFAULT`](crate::TTL_DEFAULT)).
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper; use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-ttl").await?;
+    /// let lock = keeper.lock("job").ttl(Duration::from_secs(6));
+    /// let guard = lock.lock_delay(Duration::from_secs(2)).await?;
+    /// assert!(guard.remaining() <= Duration::from_secs(6));
+    /// # drop(guard); keeper.close().await; Ok(()) }
+    /// ```
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// For how long after that the store keeps the lock closed.
+    /// Extra time after the TTL before the store grants the lock to others, so that a crashed holder's
+    /// writes can land. Zero by default. A release frees the lock at once all the same.
     pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
         self.lock_delay = Some(lock_delay);
         self
     }
 
     /// A fixed lease instead of renewal in the background: the lock ends so long after its grant
-    /// unless it is [extended](Guard::extend). Has a session of its own.
+    /// unless it is [extended](Guard::extend). Such a lock has a session of its own.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper; use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-lease").await?;
+    /// let guard = keeper.lock("job").lease(Duration::from_millis(200)).await?;
+    /// guard.extend(Duration::from_millis(100)).await?;       // begins anew
+    /// guard.lost().await;                                    // 200 ms later
+    /// # keeper.close().await; Ok(()) }
+    /// ```
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = Some(lease);
         self
@@ -118,6 +146,16 @@ impl Acquire {
 
     /// Keeps the lock closed for at least so long after its grant, also when it is released
     /// earlier: for jobs that must not run twice within that time.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper; use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-at-least").await?;
+    /// let hourly = keeper.lock("hourly").at_least(Duration::from_secs(3600));
+    /// hourly.clone().run(|_| async { /* two minutes of work */ }).await?;
+    /// assert!(hourly.try_now().await?.is_none());            // an hour after the grant, not before
+    /// # keeper.close().await; Ok(()) }
+    /// ```
     pub fn at_least(mut self, at_least: Duration) -> Self {
         self.at_least = Some(at_least);
         self
@@ -131,20 +169,45 @@ impl Acquire {
     }
 
     /// Makes the lock re-entrant for this owner within the keeper: the same owner gets the same
-    /// grant again, and n acquires need n releases.
+    /// grant again, and n acquires need n releases. Another process with the same owner waits.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-reentrant").await?;
+    /// let outer = keeper.lock("tree").reentrant_as("worker-3").await?;
+    /// let inner = keeper.lock("tree").reentrant_as("worker-3").await?;
+    /// assert_eq!((inner.fence(), inner.holds()), (outer.fence(), 2));
+    /// # drop((outer, inner)); keeper.close().await; Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Awaiting it is [`Error::Upgrade`] when the owner holds the lock in a mode that does not cover the
+    /// one asked for: a reader cannot become the writer.
     pub fn reentrant_as(mut self, owner: impl Into<Arc<str>>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// What others read beside the ticket.
+    /// What others read beside the ticket ([`Ticket::label`](crate::Ticket::label)): at most
+    /// [`LABEL_MAX`] bytes. The holder can [change](Guard::set_label) it.
     pub fn label(mut self, label: impl Into<Vec<u8>>) -> Self {
-        self.note = label.into();
+        self.label = label.into();
         self
     }
 
-    /// Contends for the lock instead of standing in line: takes it when it is free and nobody
-    /// waits, else tries again as [`retry`](Self::retry) says. Never overtakes a waiting line.
+    /// Contends for the lock instead of standing in line: takes it when it is free and its line is
+    /// empty, else tries again as [`retry`](Self::retry) says. A contender never overtakes a waiting
+    /// ticket.
+    ///
+    /// ```
+    /// # use lockkeeper::{Keeper, Retry}; use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-unfair").await?;
+    /// let ten_times = Retry::limited(10, Duration::from_millis(50));
+    /// let guard = keeper.lock("cache").unfair().retry(ten_times).await?;
+    /// # drop(guard); keeper.close().await; Ok(()) }
+    /// ```
     pub fn unfair(mut self) -> Self {
         self.manner = Manner::Contend;
         self
@@ -156,8 +219,19 @@ impl Acquire {
         self
     }
 
-    /// Calls `tell` whenever the store says how the ticket stands, until it is granted. Of news that
-    /// follow each other quickly only the latest may be told.
+    /// Calls `tell` whenever the store says how the ticket stands, until it is granted. Of updates that
+    /// follow each other quickly only the latest may be passed on.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-on-wait").await?;
+    /// let guard = keeper.lock("deploy").on_wait(|wait| match &wait.holder {
+    ///     Some(holder) => eprintln!("{} ahead; held by {}", wait.ahead, holder.owner),
+    ///     None => eprintln!("{} ahead", wait.ahead),
+    /// }).await?;
+    /// # drop(guard); keeper.close().await; Ok(()) }
+    /// ```
     ///
     /// It is called in the task that awaits the lock: a `tell` that panics or blocks hurts this wait alone
     /// (and what else runs on the thread that it blocks).
@@ -166,7 +240,7 @@ impl Acquire {
         self
     }
 
-    /// Takes the lock if it is free now; `None` if it is not, or if anybody waits for it.
+    /// Takes the lock if it is free now; `None` if it is held or a ticket waits for it.
     ///
     /// # Errors
     /// As awaiting the builder, but never [`Error::NotAcquired`].
@@ -180,6 +254,15 @@ impl Acquire {
     }
 
     /// Takes the lock, runs the work, and releases. The work is dropped the moment the lock is lost.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # async fn bill(fence: u64) -> u64 { fence }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-run").await?;
+    /// let billed = keeper.lock("bills").run(|g| async move { bill(g.fence()).await }).await?;
+    /// # assert!(billed > 0); keeper.close().await; Ok(()) }
+    /// ```
     ///
     /// The guard is passed in an `Arc`, so that the work can look at it; it is released when the
     /// work is done, or with the last clone of it that the work has left somewhere.
@@ -213,6 +296,15 @@ impl Acquire {
             }
         }
         Ok(out)
+    }
+
+    /// The same lock with another name.
+    pub(crate) fn named(self, name: Name) -> Self {
+        Self { name: Ok(name), ..self }
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.keeper.inner.clock
     }
 
     async fn go<T>(self, then: fn(Result<Guard, Missed>) -> Result<T>) -> Result<T> {
@@ -249,10 +341,7 @@ impl Acquire {
         self.check_capabilities()?;
         at_most("at_least", self.at_least.unwrap_or_default(), self.max_hold.unwrap_or(TIME_MAX))?;
         at_most("max_hold", self.max_hold.unwrap_or_default(), TIME_MAX)?;
-        if self.note.len() > LABEL_MAX {
-            let len = self.note.len();
-            return Err(Error::Option(format!("a label has at most {LABEL_MAX} bytes, not {len}")));
-        }
+        check_label(&self.label)?;
         let request = LockRequest {
             name,
             mode: self.mode,
@@ -264,7 +353,7 @@ impl Acquire {
             at_least: self.at_least,
             max_hold: self.max_hold,
             owner: self.owner,
-            note: self.note,
+            label: self.label,
             tell: self.tell,
             began: self.keeper.inner.clock.now(),
         };
@@ -275,7 +364,7 @@ impl Acquire {
         let default = self.keeper.times();
         if self.lease.is_some() && self.ttl.is_some() {
             let what = "a lock has either a ttl, renewed in the background, or a fixed lease";
-            return Err(Error::Option(what.into()));
+            return Err(Error::option("lease", what));
         }
         if let Some(lease) = self.lease {
             at_least("lease", lease, TTL_MIN)?;
@@ -327,7 +416,15 @@ fn check_mode(mode: Mode) -> Result<()> {
         }
         _ => return Ok(()),
     };
-    Err(Error::Option(wrong))
+    Err(Error::option("permits", wrong))
+}
+
+pub(crate) fn check_label(label: &[u8]) -> Result<()> {
+    if label.len() <= LABEL_MAX {
+        return Ok(());
+    }
+    let len = label.len();
+    Err(Error::option("label", format!("a label has at most {LABEL_MAX} bytes, not {len}")))
 }
 
 impl IntoFuture for Acquire {

@@ -1,4 +1,4 @@
-//! One leader at a time, and everybody knows who.
+//! One leader at a time, which all clients can see.
 
 use crate::{
     api::{acquire::Acquire, guard::Guard, keeper::Keeper, watch::Watch},
@@ -10,10 +10,16 @@ use crate::{
     },
     store::ListScope,
 };
-use std::{pin::Pin, time::Duration};
+use futures_core::Stream;
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
 /// One leader at a time. Candidates stand in the same line as [`Keeper::lock`]'s, so they lead in
-/// the order in which they came; what they proclaim is the note of their ticket.
+/// the order in which they came; what a leader proclaims is the label of its ticket.
 ///
 /// ```
 /// # use lockkeeper::Keeper;
@@ -22,7 +28,7 @@ use std::{pin::Pin, time::Duration};
 /// let election = keeper.election("scheduler");
 /// let term = election.campaign("host-7").await?;
 /// let leader = election.leader().await?.unwrap();
-/// assert_eq!(leader.value, b"host-7");
+/// assert_eq!(leader.label, b"host-7");
 /// term.resign().await?;
 /// # keeper.close().await; Ok(()) }
 /// ```
@@ -37,10 +43,10 @@ impl Election {
         Self { keeper: keeper.clone(), name }
     }
 
-    /// Becomes a candidate and, when its turn comes, the leader, proclaiming `value`.
-    pub fn campaign(&self, value: impl Into<Vec<u8>>) -> Campaign {
+    /// Becomes a candidate and, when its turn comes, the leader, proclaiming `label`.
+    pub fn campaign(&self, label: impl Into<Vec<u8>>) -> Campaign {
         let lock = Acquire::new(&self.keeper, self.name.clone(), Mode::Exclusive);
-        Campaign(lock.label(value))
+        Campaign(lock.label(label))
     }
 
     /// Who leads now.
@@ -56,6 +62,19 @@ impl Election {
     }
 
     /// Follows who leads.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-observe").await?;
+    /// let election = keeper.election("scheduler");
+    /// let term = election.campaign("host-7").await?;
+    /// let mut leaders = election.observe();
+    /// assert_eq!(leaders.next().await?.expect("a leader").label, b"host-7");
+    /// term.proclaim("host-7, draining").await?;
+    /// assert_eq!(leaders.next().await?.expect("a leader").label, b"host-7, draining");
+    /// # drop(term); keeper.close().await; Ok(()) }
+    /// ```
     pub fn observe(&self) -> Observer {
         let watch = self.name.clone().map(|name| Watch::of(&self.keeper, ListScope::Exact(name)));
         Observer { watch, seen: None }
@@ -71,27 +90,27 @@ impl Election {
 pub struct Campaign(Acquire);
 
 impl Campaign {
-    /// Gives up after so long.
+    /// Gives up after so long, as [`Acquire::wait`].
     pub fn wait(self, wait: Duration) -> Self {
         Self(self.0.wait(wait))
     }
 
-    /// For how long a leader outlives its last sign of life.
+    /// For how long a leader outlives its last renewal, as [`Acquire::ttl`].
     pub fn ttl(self, ttl: Duration) -> Self {
         Self(self.0.ttl(ttl))
     }
 
-    /// For how long after that nobody else may lead.
+    /// Extra time after the TTL before another candidate leads, as [`Acquire::lock_delay`].
     pub fn lock_delay(self, lock_delay: Duration) -> Self {
         Self(self.0.lock_delay(lock_delay))
     }
 
-    /// Contends instead of standing in line.
+    /// Contends instead of standing in line, as [`Acquire::unfair`].
     pub fn unfair(self) -> Self {
         Self(self.0.unfair())
     }
 
-    /// Leads if nobody else does or wants to; `None` otherwise.
+    /// Leads if there is neither a leader nor a candidate; `None` otherwise.
     ///
     /// # Errors
     /// As [`Acquire::try_now`].
@@ -112,7 +131,7 @@ impl IntoFuture for Campaign {
     }
 }
 
-/// The time in which one leads. Dropping it resigns.
+/// A leader's term of office. Dropping it resigns.
 #[derive(Debug)]
 #[must_use = "dropping the term resigns"]
 pub struct Term(Guard);
@@ -137,15 +156,15 @@ impl Term {
         self.0.lost().await
     }
 
-    /// Proclaims another value while leading.
+    /// Proclaims another label while leading.
     ///
     /// # Errors
     /// As [`Guard::set_label`].
     ///
     /// # Cancel safety
     /// As [`Guard::set_label`].
-    pub async fn proclaim(&self, value: impl Into<Vec<u8>>) -> Result<()> {
-        self.0.set_label(value).await
+    pub async fn proclaim(&self, label: impl Into<Vec<u8>>) -> Result<()> {
+        self.0.set_label(label).await
     }
 
     /// Steps down; the next candidate leads.
@@ -160,7 +179,7 @@ impl Term {
     }
 }
 
-/// Who leads.
+/// The leader, as [`Election::leader`] and [`Observer`] show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
@@ -186,7 +205,7 @@ impl Leader {
     }
 }
 
-/// Follows who leads.
+/// Follows who leads: by [`next`](Self::next), or as a [`Stream`] that never ends.
 #[derive(Debug)]
 #[must_use = "an observer does nothing until its next() is awaited"]
 pub struct Observer {
@@ -204,16 +223,28 @@ impl Observer {
     /// # Cancel safety
     /// A change that was not returned is returned by the next call.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
+        poll_fn(|cx| self.poll_leader(cx)).await
+    }
+
+    fn poll_leader(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Leader>>> {
         let watch = match &mut self.watch {
             Ok(watch) => watch,
-            Err(e) => return Err(e.clone().into()),
+            Err(e) => return Poll::Ready(Err(e.clone().into())),
         };
         loop {
-            let leader = watch.next().await?.first().and_then(Leader::of);
+            let leader = ready!(watch.poll_lines(cx))?.first().and_then(Leader::of);
             if self.seen.as_ref() != Some(&leader) {
                 self.seen = Some(leader.clone());
-                return Ok(leader);
+                return Poll::Ready(Ok(leader));
             }
         }
+    }
+}
+
+impl Stream for Observer {
+    type Item = Result<Option<Leader>>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_leader(cx).map(Some)
     }
 }

@@ -1,12 +1,16 @@
 //! A lock in hand.
 
 use crate::{
+    api::{
+        acquire::check_label,
+        loss_token::{self, LossToken},
+    },
     clock::Moment,
     error::{Error, Loss, Result},
     model::{
         name::Name,
         sequencer::Sequencer,
-        ticket::{LABEL_MAX, Mode, TicketId},
+        ticket::{Mode, TicketId},
     },
     observe,
     session::{
@@ -27,6 +31,20 @@ use std::{
 };
 
 /// How a lock in hand stands.
+///
+/// ```
+/// # use lockkeeper::{Health, Keeper};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// # let keeper = Keeper::connect("memory://doc-health").await?;
+/// let guard = keeper.lock("a").await?;
+/// match guard.health() {
+///     Health::Held => println!("sure for {:?}", guard.remaining()),
+///     Health::Jeopardy => println!("a renewal has failed; {:?} left", guard.remaining()),
+///     Health::Lost(why) => println!("stop: {why}"),
+///     _ => {}
+/// }
+/// # drop(guard); keeper.close().await; Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
@@ -40,9 +58,22 @@ pub enum Health {
 
 /// A lock in hand: one type for every primitive.
 ///
-/// The lock is renewed in the background for as long as the guard lives. Whoever must not go on
-/// without it selects on [`lost`](Self::lost), or passes the [`fence`](Self::fence) to a resource
-/// that refuses older ones.
+/// The lock is renewed in the background for as long as the guard lives. Work that must not go on
+/// without the lock selects on [`lost`](Self::lost), or passes the [`fence`](Self::fence) to a
+/// resource that refuses older ones.
+///
+/// ```
+/// # use lockkeeper::Keeper;
+/// # async fn work() {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// # let keeper = Keeper::connect("memory://doc-guard").await?;
+/// let guard = keeper.lock("invoices").label("nightly").await?;
+/// tokio::select! {
+///     why = guard.lost() => eprintln!("stopped: {why}"),
+///     () = work() => guard.release().await?,
+/// }
+/// # keeper.close().await; Ok(()) }
+/// ```
 ///
 /// # Release on drop
 /// Dropping the guard releases the lock in the background: the drop itself neither blocks nor
@@ -87,7 +118,8 @@ impl Guard {
         self.hold.pending.ticket
     }
 
-    /// A text that carries this grant to others, who can have it [checked](crate::Keeper::check).
+    /// A text that carries this grant to another program, which can have it
+    /// [checked](crate::Keeper::check).
     #[must_use]
     pub fn sequencer(&self) -> Sequencer {
         Sequencer::new(self.hold.session().store.id(), self.hold.claim())
@@ -128,23 +160,14 @@ impl Guard {
     /// How the lock stands.
     #[must_use]
     pub fn health(&self) -> Health {
-        let state = &self.hold.session().state;
-        let overheld = |at: &Moment| *at <= state.clock.now();
-        match (self.hold.hold_state.why(), state.lease()) {
-            (Some(why), _) | (None, Lease::Lost(why)) => Health::Lost(why),
-            _ if self.hold.hold_state.max_hold.as_ref().is_some_and(overheld) => {
-                Health::Lost(Loss::MaxHold)
-            }
-            (None, Lease::Jeopardy) => Health::Jeopardy,
-            (None, Lease::Held) => Health::Held,
-        }
+        loss_token::health(&self.hold.session().state, &self.hold.hold_state)
     }
 
-    pub(crate) fn loss(&self) -> Option<Loss> {
-        match self.health() {
-            Health::Lost(why) => Some(why),
-            _ => None,
-        }
+    /// A token that says when the lock is held no more, for code that does not have the guard: a
+    /// spawned task, a callback, another thread.
+    #[must_use]
+    pub fn loss(&self) -> LossToken {
+        LossToken::new(&self.hold.session().state, &self.hold.hold_state)
     }
 
     /// For how long the lock is held for certain, if no further renewal succeeds.
@@ -155,22 +178,20 @@ impl Guard {
         if self.is_held() { until.saturating_since(state.clock.now()) } else { Duration::ZERO }
     }
 
-    /// Waits until the lock is lost, and says why. Fires at the session's deadline at the latest,
-    /// which is before the store can grant the lock to anybody else. (After a suspend it can take a
+    /// Waits until the lock is lost, and says why. It returns at the session's deadline at the latest,
+    /// which is before the store can grant the lock to another client. (After a suspend it can take a
     /// second to wake up; [`is_held`](Self::is_held) is exact at once.)
+    ///
+    /// The future borrows the guard; [`loss`](Self::loss) is for code that does not have it.
     ///
     /// # Cancel safety
     /// Can be dropped and called again as often as wanted.
     pub async fn lost(&self) -> Loss {
-        let Hold { pending, hold_state, .. } = &*self.hold;
-        tokio::select! {
-            why = hold_state.ended() => why,
-            why = pending.session.state.lost() => why,
-        }
+        loss_token::lost(&self.hold.session().state, &self.hold.hold_state).await
     }
 
-    /// Waits until the lock is in jeopardy (a renewal has failed) or lost, and says which. Returns at
-    /// once, again and again, while that lasts.
+    /// Waits until the lock is in jeopardy (a renewal has failed) or lost, and says which. While that
+    /// lasts it returns at once.
     ///
     /// # Cancel safety
     /// As [`lost`](Self::lost).
@@ -199,10 +220,11 @@ impl Guard {
         let session = self.hold.session();
         let longest = session.terms.belief();
         if at_least > longest {
-            return Err(Error::Option(format!(
+            let what = format!(
                 "cannot extend by {at_least:?}: a renewal is good for {longest:?}; ask for a \
                  longer ttl or lease when taking the lock"
-            )));
+            );
+            return Err(Error::option("at_least", what));
         }
         self.ensure_held()?;
         session.renew_now(self.name()).await?;
@@ -210,48 +232,68 @@ impl Guard {
         Ok(self.remaining())
     }
 
-    /// Changes what others read beside the ticket: its label.
+    /// Changes what others read beside the ticket: its [label](crate::Acquire::label).
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-label").await?;
+    /// let guard = keeper.lock("import").label("0 of 7 files").await?;
+    /// guard.set_label("3 of 7 files").await?;
+    /// let line = keeper.get("import").await?.expect("we hold it");
+    /// assert_eq!(line.tickets[0].label, b"3 of 7 files");
+    /// # drop(guard); keeper.close().await; Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Option`] if the note is too long, [`Error::Lost`], or the store's error.
+    /// [`Error::Option`] if the label is too long, [`Error::Lost`], or the store's error.
     ///
     /// # Cancel safety
     /// Dropping the future may or may not change it.
-    pub async fn set_label(&self, note: impl Into<Vec<u8>>) -> Result<()> {
-        let note = note.into();
-        if note.len() > LABEL_MAX {
-            let len = note.len();
-            return Err(Error::Option(format!("a note has at most {LABEL_MAX} bytes, not {len}")));
-        }
+    pub async fn set_label(&self, label: impl Into<Vec<u8>>) -> Result<()> {
+        let label = label.into();
+        check_label(&label)?;
         self.ensure_held()?;
-        let edit = self.hold.edit(&self.hold.note_edits, Some(note));
+        let edit = self.hold.edit(&self.hold.label_edits, Some(label));
         let edited = self.hold.session().store.set_label(edit).await?;
         self.edited(edited)
     }
 
-    /// Writes the value that belongs to the lock's name, if the lock is still held: check and write
-    /// are one step in the store. `None` takes the value away.
+    /// Writes the lock's cell, the small value that belongs to its name, if the lock is still held:
+    /// check and write are one step in the store. `None` empties the cell.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-cell").await?;
+    /// let guard = keeper.lock("orders").await?;
+    /// guard.write(b"up to 4711".to_vec()).await?;
+    /// let cell = keeper.read("orders").await?.expect("written");
+    /// assert_eq!((cell.bytes, cell.fence), (b"up to 4711".to_vec(), guard.fence()));
+    /// # drop(guard); keeper.close().await; Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Option`] if the value is too long or the lock is not held exclusively,
+    /// [`Error::Option`] if there are too many bytes or the lock is not held exclusively,
     /// [`Error::Lost`], or the store's error.
     ///
     /// # Cancel safety
     /// Dropping the future may or may not write; a late copy never undoes a newer write.
-    pub async fn write(&self, value: impl Into<Option<Vec<u8>>>) -> Result<()> {
-        let value = value.into();
-        let len = value.as_ref().map_or(0, Vec::len);
+    pub async fn write(&self, bytes: impl Into<Option<Vec<u8>>>) -> Result<()> {
+        let (bytes, mode) = (bytes.into(), self.mode());
+        let len = bytes.as_ref().map_or(0, Vec::len);
         if len > CELL_MAX {
-            return Err(Error::Option(format!("a cell has at most {CELL_MAX} bytes, not {len}")));
+            let what = format!("a cell has at most {CELL_MAX} bytes, not {len}");
+            return Err(Error::option("cell", what));
         }
-        if self.mode().weight() != self.mode().capacity() {
-            let mode = self.mode();
-            return Err(Error::Option(format!(
+        if mode.weight() != mode.capacity() {
+            let what = format!(
                 "a cell can be written only under an exclusive lock, and this one is {mode}"
-            )));
+            );
+            return Err(Error::option("mode", what));
         }
         self.ensure_held()?;
-        let edit = self.hold.edit(&self.hold.cell_edits, value);
+        let edit = self.hold.edit(&self.hold.cell_edits, bytes);
         let edited = self.hold.session().store.write(edit).await?;
         self.edited(edited)
     }
@@ -317,7 +359,7 @@ pub(crate) struct Hold {
     hold_state: Arc<HoldState>,
     granted: Moment,
     at_least: Option<Duration>,
-    note_edits: AtomicU64,
+    label_edits: AtomicU64,
     cell_edits: AtomicU64,
     owned: Option<(Weak<Owned>, Arc<str>)>,
 }
@@ -329,9 +371,9 @@ impl Hold {
         granted: Moment,
         request: &LockRequest,
     ) -> Self {
-        let (note_edits, cell_edits) = Default::default();
+        let (label_edits, cell_edits) = Default::default();
         let at_least = request.at_least;
-        Self { pending, hold_state, granted, at_least, note_edits, cell_edits, owned: None }
+        Self { pending, hold_state, granted, at_least, label_edits, cell_edits, owned: None }
     }
 
     pub(crate) fn session(&self) -> &Session {
@@ -388,6 +430,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        self.hold_state.release();
         observe::let_go(self.name(), self.pending.ticket, self.held_for());
         let keep = self.keep();
         self.pending.hand_over(keep);

@@ -35,6 +35,8 @@ use tokio::task::JoinHandle;
 
 /// The handle to a store of locks. Cheap to clone; all clones share their sessions.
 ///
+/// A program without async code uses [`blocking::Keeper`](crate::blocking::Keeper).
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
 /// use lockkeeper::Keeper;
@@ -79,6 +81,19 @@ struct Sessions {
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// Options for a [`Keeper`]. What a lock does not say for itself, it takes from here.
+///
+/// ```
+/// # use lockkeeper::{Keeper, Owner}; use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// let keeper = Keeper::builder()
+///     .ttl(Duration::from_secs(10))
+///     .lock_delay(Duration::from_secs(2))
+///     .identity(Owner { program: "billing".into(), ..Owner::this_process() })
+///     .connect_wait(Duration::from_secs(30))
+///     .connect("memory://doc-builder")
+///     .await?;
+/// # keeper.close().await; Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until connected"]
 pub struct Builder {
@@ -91,15 +106,15 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// For how long a lock outlives the last sign of life of its holder. 15 s if nobody says more;
-    /// wins over `ttl=` in the URL.
+    /// For how long a lock outlives its holder's last renewal: [`TTL_DEFAULT`], unless this or `ttl=` in
+    /// the URL says otherwise. This wins over the URL.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// For how long the store keeps a lock closed after a holder failed to renew it, while requests
-    /// of that holder may still be under way somewhere. None by default.
+    /// Extra time after the TTL before the store grants the lock to others, so that a crashed holder's
+    /// writes can land. Zero by default.
     pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
         self.lock_delay = Some(lock_delay);
         self
@@ -111,20 +126,23 @@ impl Builder {
         self
     }
 
-    /// What others see as the owner of the locks: this process, if nothing is said.
+    /// What others see as the owner of the locks ([`Ticket::owner`](crate::Ticket::owner)): this process
+    /// by default.
     pub fn identity(mut self, owner: Owner) -> Self {
         self.owner = Some(owner);
         self
     }
 
     /// Another clock, for tests.
+    #[cfg(any(test, feature = "_test"))]
+    #[doc(hidden)]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
     /// For how long to go on trying to [connect](Self::connect) to a store that cannot be reached yet,
-    /// because it or its leader is only just starting. One attempt if nothing is said.
+    /// because it or its leader is only just starting. One attempt by default.
     ///
     /// What trying again cannot mend (a wrong password, a URL that makes no sense) is an error at once.
     /// The first attempt always runs to its end, which each store bounds to a few seconds.
@@ -180,7 +198,7 @@ impl Builder {
         Err(outage.or(()).expect_err("the first attempt is not cut off"))
     }
 
-    /// Uses a store that was made by hand.
+    /// Uses a store that the program has made itself: one of [`store`](crate::store), or its own.
     ///
     /// # Errors
     /// [`Error::Option`] if the options make no sense.
@@ -217,12 +235,18 @@ impl Keeper {
         Self::builder().connect(url).await
     }
 
-    /// Uses a store that was made by hand, with default options.
+    /// Uses a store that the program has made itself, with default options.
+    ///
+    /// ```
+    /// # use lockkeeper::{Keeper, store::memory::Memory};
+    /// let keeper = Keeper::over(Memory::new());
+    /// assert!(keeper.capabilities().fair);
+    /// ```
     pub fn over(store: impl Store) -> Self {
         Self::builder().over(store).expect("the default options make sense")
     }
 
-    /// Options first, then connect.
+    /// Options first, then connect: see [`Builder`].
     pub fn builder() -> Builder {
         let renew = Renew::DEFAULT;
         Builder {
@@ -265,7 +289,8 @@ impl Keeper {
         Ok(self.clone())
     }
 
-    /// The store below.
+    /// The store behind the keeper, for what only a store can say
+    /// ([`advice`](crate::Store::advice), [`blind_spots`](crate::Store::blind_spots)).
     #[must_use]
     pub fn store(&self) -> &AnyStore {
         &self.inner.store
@@ -286,8 +311,8 @@ impl Keeper {
         Semaphore::new(self, name.into_name(), permits)
     }
 
-    /// The locks of these names, all or none of them. Taken in sorted order, so those who take
-    /// several cannot deadlock.
+    /// The locks of these names, all or none of them. They are taken in the order of their names, so
+    /// two programs that take several cannot deadlock.
     pub fn lock_all<N: IntoName>(&self, names: impl IntoIterator<Item = N>) -> LockAll {
         LockAll::new(self, names.into_iter().map(IntoName::into_name).collect())
     }
@@ -298,6 +323,19 @@ impl Keeper {
     }
 
     /// Is the grant that the sequencer speaks of held now?
+    ///
+    /// ```
+    /// # use lockkeeper::{Keeper, Sequencer};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-check").await?;
+    /// let guard = keeper.lock("a").await?;
+    /// let sent = guard.sequencer().to_string();              // travels with a request
+    /// let sequencer: Sequencer = sent.parse()?;
+    /// assert!(keeper.check(&sequencer).await?);
+    /// guard.release().await?;
+    /// assert!(!keeper.check(&sequencer).await?);
+    /// # keeper.close().await; Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The store's error. A sequencer of another store is not held here: `false`.
@@ -311,7 +349,8 @@ impl Keeper {
         Ok(self.inner.store.check(sequencer.claim().clone()).await?)
     }
 
-    /// The value that belongs to a lock's name; written by [`Guard::write`](crate::Guard::write).
+    /// A lock's cell: the small value that belongs to its name, written by
+    /// [`Guard::write`](crate::Guard::write). `None` if it was never written, or was emptied.
     ///
     /// # Errors
     /// [`Error::Name`], or the store's error.
@@ -324,6 +363,18 @@ impl Keeper {
     }
 
     /// The lines whose names begin with `prefix`, in the order of their bytes.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-list").await?;
+    /// let guard = keeper.lock("orders/7").await?;
+    /// for line in keeper.list("orders/").await? {
+    ///     let (held, waiting) = (line.holders().count(), line.waiters().count());
+    ///     println!("{}: {held} held, {waiting} waiting", line.name);
+    /// }
+    /// # drop(guard); keeper.close().await; Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The store's error.
@@ -344,7 +395,7 @@ impl Keeper {
         }
     }
 
-    /// The line of this name, if anybody stands in it.
+    /// The line of this name; `None` if it is empty.
     ///
     /// # Errors
     /// [`Error::Name`], or the store's error.
@@ -356,14 +407,25 @@ impl Keeper {
         Ok(self.inner.store.list(which).await?.pop())
     }
 
-    /// Follows the lines whose names begin with `prefix`.
+    /// Follows the lines whose names begin with `prefix`: see [`Watch`].
     pub fn watch(&self, prefix: &str) -> Watch {
         Watch::prefix(self, prefix)
     }
 
-    /// Ends somebody's ticket by force; says whether there was one. The one who held it is told
-    /// with its next renewal at the latest; until then it may believe that it holds the lock, and
-    /// only a fence keeps its writes out. One who waited goes to the end of the line.
+    /// Ends another client's ticket by force; says whether there was one. Its holder is told with its
+    /// next renewal at the latest; until then it may believe that it holds the lock, and only a fence
+    /// keeps its writes out. A waiter goes to the end of the line.
+    ///
+    /// ```
+    /// # use lockkeeper::{Keeper, Loss};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-evict").await?;
+    /// let guard = keeper.lock("stuck").await?;
+    /// let line = keeper.get("stuck").await?.expect("a line");
+    /// assert!(keeper.evict("stuck", line.tickets[0].id).await?);
+    /// assert!(guard.release().await.is_err());
+    /// # keeper.close().await; Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Name`], or the store's error.
@@ -378,7 +440,7 @@ impl Keeper {
     /// For how long the store has not answered, as the tasks of this keeper that wait and renew have
     /// found; `None` if it has answered the last of their requests. Asks the store nothing.
     ///
-    /// A waiter goes on through an outage: this is for programs that want to say so meanwhile.
+    /// A waiter goes on through an outage: this is for a program that tells its users so meanwhile.
     #[must_use]
     pub fn outage(&self) -> Option<Duration> {
         let now = self.inner.clock.now();
@@ -392,7 +454,7 @@ impl Keeper {
 
     /// Finishes what dropped guards and futures have begun, and ends all sessions. Guards that
     /// still live are lost. Await this before the runtime ends: what is not finished then stays in
-    /// the store until it expires. A store that does not answer is waited for a few seconds.
+    /// the store until it expires. A store that does not answer is waited for 5 s.
     ///
     /// # Cancel safety
     /// Dropping the future goes on closing in the background.
@@ -446,7 +508,7 @@ impl Inner {
         } else {
             self.shared_session(times).await?
         };
-        // Closed while we opened: nobody else would end this session.
+        // Closed while we opened: `close` has not seen this session.
         if self.closed.load(Ordering::Acquire) {
             session.close();
             return Err(Error::Closed);

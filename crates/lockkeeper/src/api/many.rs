@@ -1,30 +1,47 @@
 //! Several locks, all or none.
 
 use crate::{
-    api::{guard::Guard, keeper::Keeper},
+    api::{acquire::Acquire, guard::Guard, keeper::Keeper},
     error::{Error, Loss, Result},
-    model::name::{Name, NameError},
+    model::{
+        name::{Name, NameError},
+        ticket::Mode,
+    },
 };
-use std::{pin::Pin, time::Duration};
+use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
-/// Several locks to be taken. Await it, or set options first.
+/// Several locks to be taken. Await it, or set options first: they are those of [`Acquire`] and hold
+/// for each of the locks.
 ///
-/// They are taken one after the other in sorted order, whatever order they were named in. So two
-/// who want overlapping sets cannot wait for each other. When one of them cannot be had in time,
-/// those taken before are released.
+/// The locks are taken one after the other in the order of their names, whatever order they were given
+/// in. So two programs that want overlapping sets cannot wait for each other. When one of the locks
+/// cannot be had in time, those taken before are released.
+///
+/// ```
+/// # use lockkeeper::Keeper; use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// # let keeper = Keeper::connect("memory://doc-many").await?;
+/// let transfer = keeper.lock_all(["acct/2", "acct/1"]).wait(Duration::from_secs(5));
+/// let guards = transfer.label("transfer 17").await?;
+/// assert!(guards.is_held() && guards.get("acct/1").is_some());
+/// assert!(keeper.lock_all(["acct/1", "acct/3"]).try_now().await?.is_none());
+/// guards.release().await?;
+/// # keeper.close().await; Ok(()) }
+/// ```
 ///
 /// # Errors
-/// As [`Acquire`](crate::Acquire); [`Error::Lost`] if one of them was lost while waiting for another.
+/// As [`Acquire`]; [`Error::Lost`] if one of them was lost while waiting for another.
 ///
 /// # Cancel safety
-/// Dropping the future releases what was taken, in the background.
+/// Dropping the future releases what was taken, in the background, and loses its places in line.
 #[derive(Clone, Debug)]
 #[must_use = "locks are taken when this is awaited"]
 pub struct LockAll {
-    keeper: Keeper,
     names: Result<Vec<Name>, NameError>,
+    /// Each lock, without its name.
+    lock: Acquire,
+    /// For all locks together.
     wait: Option<Duration>,
-    unfair: bool,
 }
 
 impl LockAll {
@@ -34,7 +51,8 @@ impl LockAll {
             names.dedup();
             names
         });
-        Self { keeper: keeper.clone(), names, wait: None, unfair: false }
+        let lock = Acquire::new(keeper, Err(NameError::Empty), Mode::Exclusive);
+        Self { names, lock, wait: None }
     }
 
     /// Waits at most so long, for all of them together.
@@ -43,23 +61,42 @@ impl LockAll {
         self
     }
 
-    /// Contends for each of them instead of standing in line.
-    pub fn unfair(mut self) -> Self {
-        self.unfair = true;
-        self
+    /// As [`Acquire::ttl`].
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self { lock: self.lock.ttl(ttl), ..self }
+    }
+
+    /// As [`Acquire::lock_delay`].
+    pub fn lock_delay(self, lock_delay: Duration) -> Self {
+        Self { lock: self.lock.lock_delay(lock_delay), ..self }
+    }
+
+    /// As [`Acquire::label`]: the same label for all of them.
+    pub fn label(self, label: impl Into<Vec<u8>>) -> Self {
+        Self { lock: self.lock.label(label), ..self }
+    }
+
+    /// As [`Acquire::reentrant_as`]: locks that this owner holds already are taken again.
+    pub fn reentrant_as(self, owner: impl Into<Arc<str>>) -> Self {
+        Self { lock: self.lock.reentrant_as(owner), ..self }
+    }
+
+    /// Contends for each of them instead of standing in line, as [`Acquire::unfair`].
+    pub fn unfair(self) -> Self {
+        Self { lock: self.lock.unfair(), ..self }
     }
 
     /// Takes all of them if all are free now; `None` otherwise.
     ///
     /// # Errors
-    /// As [`Acquire::try_now`](crate::Acquire::try_now).
+    /// As [`Acquire::try_now`].
     ///
     /// # Cancel safety
     /// As [`LockAll`].
     pub async fn try_now(self) -> Result<Option<Guards>> {
         let mut guards = Guards(Vec::new());
         for name in self.names? {
-            match self.keeper.lock(name).try_now().await? {
+            match self.lock.clone().named(name).try_now().await? {
                 Some(guard) => guards.0.push(guard),
                 None => {
                     guards.release().await?;
@@ -71,12 +108,11 @@ impl LockAll {
     }
 
     async fn go(self) -> Result<Guards> {
-        let clock = &self.keeper.inner.clock;
+        let clock = self.lock.clock().clone();
         let until = self.wait.map(|wait| clock.now() + wait);
         let mut guards = Guards(Vec::new());
-        for name in self.names.clone()? {
-            let lock = self.keeper.lock(name);
-            let lock = if self.unfair { lock.unfair() } else { lock };
+        for name in self.names? {
+            let lock = self.lock.clone().named(name);
             let guard = match until {
                 None => lock.await,
                 Some(until) => lock.wait(until.saturating_since(clock.now())).await,
@@ -84,13 +120,13 @@ impl LockAll {
             match guard {
                 Ok(guard) => guards.0.push(guard),
                 Err(e) => {
-                    // The reason why it failed is worth more than trouble while letting go.
+                    // Why it failed is worth more than an error of the releases.
                     let _ = guards.release().await;
                     return Err(e);
                 }
             }
         }
-        let lost = guards.iter().find_map(|g| g.loss().map(|why| (g.name().clone(), why)));
+        let lost = guards.iter().find_map(|g| g.loss().why().map(|why| (g.name().clone(), why)));
         match lost {
             None => Ok(guards),
             // Lost while we waited for the others.
@@ -141,13 +177,13 @@ impl Guards {
     pub async fn lost(&self) -> (&Name, Loss) {
         let mut losses: Vec<_> =
             self.0.iter().map(|guard| (guard.name(), Box::pin(guard.lost()))).collect();
-        std::future::poll_fn(|cx| {
+        poll_fn(|cx| {
             for (name, lost) in &mut losses {
-                if let std::task::Poll::Ready(why) = lost.as_mut().poll(cx) {
-                    return std::task::Poll::Ready((*name, why));
+                if let Poll::Ready(why) = lost.as_mut().poll(cx) {
+                    return Poll::Ready((*name, why));
                 }
             }
-            std::task::Poll::Pending
+            Poll::Pending
         })
         .await
     }
@@ -167,5 +203,14 @@ impl Guards {
             }
         }
         first.map_or(Ok(()), Err)
+    }
+}
+
+impl IntoIterator for Guards {
+    type Item = Guard;
+    type IntoIter = std::vec::IntoIter<Guard>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod acquire;
 pub(crate) mod election;
 pub(crate) mod guard;
 pub(crate) mod keeper;
+pub(crate) mod loss_token;
 pub(crate) mod many;
 pub(crate) mod options;
 pub(crate) mod retry;

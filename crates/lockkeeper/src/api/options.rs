@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use humantime::format_duration;
 use std::time::Duration;
 
-/// The time to live of a session when nobody says otherwise.
+/// The time to live of a session unless the builder, the lock or the URL says otherwise.
 pub const TTL_DEFAULT: Duration = Duration::from_secs(15);
 /// The shortest time to live: below it a busy machine loses its locks by its own noise.
 pub const TTL_MIN: Duration = Duration::from_millis(100);
@@ -14,7 +14,15 @@ pub const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The shortest pause of a renewal.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
-/// How a session is renewed. The defaults suit almost everyone.
+/// How a session is renewed. The defaults suit almost every program.
+///
+/// ```
+/// # use lockkeeper::{Keeper, Renew}; use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// let renew = Renew { interval: Some(Duration::from_secs(2)), ..Renew::DEFAULT };
+/// let keeper = Keeper::builder().renew(renew).connect("memory://doc-renew").await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renew {
     /// From one renewal to the next; a third of the TTL if not given.
@@ -63,28 +71,31 @@ impl Times {
         at_most("lock_delay", self.lock_delay, TIME_MAX)?;
         if renew.interval(self.ttl).is_zero() || renew.interval(self.ttl) > self.ttl / 2 {
             let (interval, ttl) = (renew.interval(self.ttl), self.ttl);
-            return Err(Error::Option(format!(
+            let what = format!(
                 "a renewal every {interval:?} is too slow for a ttl of {ttl:?}: \
                  one lost message would lose the locks; use at most half the ttl"
-            )));
+            );
+            return Err(Error::option("renew.interval", what));
         }
         at_least("renew.attempt_timeout", renew.attempt_timeout(self.ttl), PAUSE_MIN)?;
         at_least("renew.retry_pause", renew.retry_pause(self.ttl), PAUSE_MIN)
     }
 }
 
-pub(crate) fn at_least(what: &str, value: Duration, least: Duration) -> Result<()> {
+pub(crate) fn at_least(option: &'static str, value: Duration, least: Duration) -> Result<()> {
     if value < least {
         let (least, value) = (format_duration(least), format_duration(value));
-        return Err(Error::Option(format!("{what} must be at least {least}, not {value}")));
+        let what = format!("{option} must be at least {least}, not {value}");
+        return Err(Error::option(option, what));
     }
     Ok(())
 }
 
-pub(crate) fn at_most(what: &str, value: Duration, most: Duration) -> Result<()> {
+pub(crate) fn at_most(option: &'static str, value: Duration, most: Duration) -> Result<()> {
     if value > most {
         let (most, value) = (format_duration(most), format_duration(value));
-        return Err(Error::Option(format!("{what} must be at most {most}, not {value}")));
+        let what = format!("{option} must be at most {most}, not {value}");
+        return Err(Error::option(option, what));
     }
     Ok(())
 }

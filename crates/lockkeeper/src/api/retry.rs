@@ -1,4 +1,4 @@
-//! When to try again, for those who contend instead of standing in line.
+//! When a contender, which does not stand in line, tries again.
 
 use rand::RngExt as _;
 use std::{fmt, sync::Arc, time::Duration};

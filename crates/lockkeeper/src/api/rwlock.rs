@@ -8,7 +8,9 @@ use crate::{
     },
 };
 
-/// Many readers or one writer. A writer that waits is not overtaken by readers who come later.
+/// Many readers or one writer. A writer that waits is not overtaken by readers that come later.
+///
+/// A reader cannot become the writer: it would wait for itself, and for other readers that try the same.
 ///
 /// ```
 /// # use lockkeeper::Keeper;

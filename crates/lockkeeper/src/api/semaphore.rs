@@ -1,4 +1,4 @@
-//! So many at a time.
+//! A limited number of permits.
 
 use crate::{
     api::{acquire::Acquire, keeper::Keeper},
@@ -8,10 +8,10 @@ use crate::{
     },
 };
 
-/// So many permits, taken one or several at a time, in the order of asking.
+/// A number of permits, taken one or several at a time, in the order of asking.
 ///
-/// Everybody must name the same number of permits: as long as anybody holds or waits, another
-/// number is an error ([`Error::Capacity`](crate::Error::Capacity)).
+/// All clients must name the same number of permits: while a ticket is in the line, another number
+/// is an error ([`Error::Capacity`](crate::Error::Capacity)).
 ///
 /// ```
 /// # use lockkeeper::Keeper;
@@ -34,7 +34,7 @@ impl Semaphore {
         Self { keeper: keeper.clone(), name, permits }
     }
 
-    /// So many of the permits, at once.
+    /// `weight` of the permits, together. A light request does not overtake a heavy one that waits.
     pub fn acquire(&self, weight: u32) -> Acquire {
         let mode = Mode::Permits { weight, of: self.permits };
         Acquire::new(&self.keeper, self.name.clone(), mode)

@@ -5,17 +5,46 @@ use crate::{
     error::Result,
     model::{line::Line, ticket::TicketId},
     store::ListScope,
+    sync::Mutex,
 };
-use std::time::Duration;
+use futures_core::Stream;
+use std::{
+    fmt,
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
 /// How often a watch looks, at most and at least.
 const EVERY_MIN: Duration = Duration::from_millis(50);
 const EVERY_MAX: Duration = Duration::from_millis(500);
 
-/// Follows lines. It looks from time to time, more often while things change.
-#[derive(Debug)]
+/// Follows lines: by [`next`](Self::next), or as a [`Stream`] that never ends. It asks the store from
+/// time to time, more often while the lines change.
+///
+/// ```
+/// # use lockkeeper::Keeper;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// # let keeper = Keeper::connect("memory://doc-watch").await?;
+/// let mut jobs = keeper.watch("jobs/");
+/// assert!(jobs.next().await?.is_empty());         // at first the lines as they are
+/// let guard = keeper.lock("jobs/nightly").await?;
+/// assert_eq!(jobs.next().await?.len(), 1);        // then whenever they have changed
+/// # drop(guard); keeper.close().await; Ok(()) }
+/// ```
 #[must_use = "a watch does nothing until its next() is awaited"]
 pub struct Watch {
+    /// `None` while a look is under way.
+    state: Option<State>,
+    /// A look that was begun. It is kept when the future of `next` is dropped, so that no change is
+    /// missed. The mutex is never locked: it makes the watch `Sync`.
+    look: Mutex<Option<Look>>,
+}
+
+type Look = Pin<Box<dyn Future<Output = (State, Result<Vec<Line>>)> + Send>>;
+
+struct State {
     keeper: Keeper,
     which: ListScope,
     seen: Option<Vec<Glimpse>>,
@@ -32,7 +61,8 @@ impl Watch {
     }
 
     pub(crate) fn of(keeper: &Keeper, which: ListScope) -> Self {
-        Self { keeper: keeper.clone(), which, seen: None, pause: Duration::ZERO }
+        let state = State { keeper: keeper.clone(), which, seen: None, pause: Duration::ZERO };
+        Self { state: Some(state), look: Mutex::default() }
     }
 
     /// All lines watched: at first as they are, then whenever they have changed.
@@ -43,15 +73,50 @@ impl Watch {
     /// # Cancel safety
     /// A change that was not returned is returned by the next call.
     pub async fn next(&mut self) -> Result<Vec<Line>> {
+        poll_fn(|cx| self.poll_lines(cx)).await
+    }
+
+    pub(crate) fn poll_lines(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Line>>> {
+        let running = self.look.get_mut();
+        if let Some(state) = self.state.take() {
+            *running = Some(Box::pin(state.changed()));
+        }
+        let look = running.as_mut().expect("a look is under way where no state is at rest");
+        let (state, lines) = ready!(look.as_mut().poll(cx));
+        (self.state, *running) = (Some(state), None);
+        Poll::Ready(lines)
+    }
+}
+
+impl Stream for Watch {
+    type Item = Result<Vec<Line>>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_lines(cx).map(Some)
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").finish_non_exhaustive()
+    }
+}
+
+impl State {
+    /// Looks until the lines differ from those seen last.
+    async fn changed(mut self) -> (Self, Result<Vec<Line>>) {
         loop {
             self.keeper.inner.clock.sleep(self.pause).await;
             self.pause = (self.pause * 2).clamp(EVERY_MIN, EVERY_MAX);
-            let lines = self.look().await?;
+            let lines = match self.look().await {
+                Ok(lines) => lines,
+                Err(e) => return (self, Err(e)),
+            };
             let seen: Vec<Glimpse> = lines.iter().map(glimpse).collect();
             if self.seen.as_ref() != Some(&seen) {
                 self.seen = Some(seen);
                 self.pause = EVERY_MIN;
-                return Ok(lines);
+                return (self, Ok(lines));
             }
         }
     }

@@ -1,9 +1,9 @@
-//! Who may go: the one rule behind every primitive.
+//! Which tickets are admitted: the one rule behind every primitive.
 //!
-//! The longest prefix of the line whose weights fit the capacity is admitted. With weights chosen
-//! well this is a mutex (everyone weighs all of it), a read-write lock (readers weigh 1), and a
-//! semaphore. Nobody overtakes: a light ticket behind a heavy one that does not fit must wait too,
-//! which is why a writer is never starved by readers.
+//! The longest prefix of the line whose weights fit the capacity is admitted. The weights make it a mutex
+//! (each ticket weighs all of the capacity), a read-write lock (a reader weighs 1) or a semaphore. No
+//! ticket overtakes: a light one behind a heavy one that does not fit must wait too, so readers never
+//! starve a writer.
 //!
 //! No clock and no I/O here. Stores that decide in SQL or Lua are checked against this function.
 
@@ -27,7 +27,7 @@ impl Room {
         Self { left: capacity, full: false }
     }
 
-    /// Takes `weight` if it fits and nobody before was turned away.
+    /// Takes `weight` if it fits and no ticket before was turned away.
     pub fn admit(&mut self, weight: u32) -> bool {
         match self.left.checked_sub(weight) {
             Some(left) if !self.full => {

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The longest line: one more enter is refused.
 pub const LINE_MAX: usize = 100_000;
 
-/// What [`settle`] must know of a ticket; a store's own row type provides it.
+/// What [`settle`] must know of a ticket. A store implements it for its own row type.
 pub trait LineRow {
     /// What the ticket takes of the capacity.
     fn weight(&self) -> u32;
@@ -31,7 +31,7 @@ pub struct Front<R> {
     pub dead: Vec<R>,
     /// The live tickets that are admitted. Those not granted yet are to be granted now.
     pub admitted: Vec<R>,
-    /// The first live ticket that must wait. Behind it nobody needs to be looked at.
+    /// The first live ticket that must wait. All tickets behind it wait too.
     pub next: Option<R>,
     room: Room,
 }
@@ -43,8 +43,8 @@ impl<R: LineRow> Front<R> {
         self.next.is_none() && { self.room }.admit(weight)
     }
 
-    /// When the line can move without anybody writing: when the first of the admitted expires, or the
-    /// first that waits, which keeps those behind it waiting too.
+    /// When the line can move without a write: when the first of the admitted tickets expires, or the
+    /// first waiting one, which keeps those behind it waiting too.
     #[must_use]
     pub fn moves_at(&self) -> Option<Moment> {
         self.admitted.iter().chain(&self.next).map(LineRow::dead_at).min()
@@ -86,13 +86,21 @@ pub fn settle<R: LineRow, E>(
     Ok(front)
 }
 
-/// One line as people see it.
+/// One line as listings show it.
+///
+/// ```
+/// # use lockkeeper::Line;
+/// fn summary(line: &Line) -> String {
+///     let holders: Vec<String> = line.holders().map(|t| format!("{:?}", t.owner)).collect();
+///     format!("{}: {} waits behind {}", line.name, line.waiters().count(), holders.join(", "))
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Line {
     /// Its name.
     pub name: Name,
-    /// What it has to give.
+    /// What its tickets share: the permits of a semaphore, or a fixed large number for a plain lock.
     pub capacity: u32,
     /// Its tickets in order, the granted ones first.
     pub tickets: Vec<Ticket>,
@@ -116,7 +124,7 @@ impl Line {
     }
 }
 
-/// One ticket as people see it.
+/// One ticket as listings show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// Its id.
@@ -125,10 +133,10 @@ pub struct Ticket {
     pub mode: Mode,
     /// The number of its grant; `None` while it waits.
     pub fence: Option<u64>,
-    /// Who took it; `None` for a hold that has outlived its session (`at_least`). A client of
-    /// another library is [unknown](Owner::is_unknown); its ticket's note is never its token.
+    /// The process that took it; `None` for a hold that has outlived its session (`at_least`). A client
+    /// of another library is [unknown](Owner::is_unknown); its ticket's label is never its token.
     pub owner: Option<Owner>,
-    /// Its label, or the value a candidate proclaims.
+    /// Its label, or what a candidate proclaims.
     pub label: Vec<u8>,
     /// How long ago it entered the line; zero for another library's ticket if that is not known.
     pub entered_ago: Duration,

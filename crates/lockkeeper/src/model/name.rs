@@ -91,11 +91,11 @@ impl fmt::Debug for Name {
     }
 }
 
-/// What the faces of a [`Keeper`](crate::Keeper) accept as a name: text or a ready [`Name`].
+/// What the methods of a [`Keeper`](crate::Keeper) accept as a name: text or a ready [`Name`].
 ///
 /// The check happens when the builder is awaited, so that `keeper.lock("…")` itself cannot fail.
 pub trait IntoName {
-    /// The name, or why it is none.
+    /// The name, or why the text cannot be one.
     ///
     /// # Errors
     /// [`NameError`], as [`Name::new`].

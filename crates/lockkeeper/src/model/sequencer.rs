@@ -15,7 +15,7 @@ const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'/')
 ///
 /// A holder sends it along with its requests; the receiver asks [`Keeper::check`] whether the grant
 /// still stands, or compares the fence with the highest one it has seen. It is printable ASCII
-/// without blanks. It gives no rights: whoever has it can check it and nothing else.
+/// without blanks. It gives no rights: a program that has it can check it and nothing else.
 ///
 /// [`Keeper::check`]: crate::Keeper::check
 #[derive(Clone, Debug, PartialEq, Eq)]

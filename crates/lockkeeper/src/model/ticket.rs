@@ -11,20 +11,21 @@ pub const PLAIN_CAPACITY: u32 = 1 << 30;
 /// The most permits a semaphore can have.
 pub const PERMITS_MAX: u32 = 1_000_000;
 
-/// The longest note a ticket can carry, in bytes.
+/// The longest label that a ticket can carry, in bytes.
 pub const LABEL_MAX: usize = 4096;
 
-/// The id of a ticket: made by the client, public, and unique for ever.
+/// The id of a ticket: made by the client, public, and unique for ever. Listings show it, and
+/// [`Keeper::evict`](crate::Keeper::evict) takes it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TicketId(u128);
 
-/// The id of a session, which is also its secret: who knows it can act for the session.
+/// The id of a session, which is also its secret: a client that knows it can act for the session.
 ///
 /// It has no `Display`, its `Debug` hides the value, and no listing shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SessionId(u128);
 
-/// A map by such ids. They are drawn at random, so a light hash will do; maps by names, which anybody may
+/// A map by such ids. They are drawn at random, so a light hash will do; maps by names, which users
 /// choose, have the standard one.
 pub(crate) type ById<Id, T> = foldhash::HashMap<Id, T>;
 
@@ -40,8 +41,8 @@ impl TicketId {
         Self(rand::random::<u128>() << 8 | u128::from(lane))
     }
 
-    /// The number that it ends with: of a session's tickets few have the same at the same time, so a store
-    /// can keep them apart by it and use what it names after it again and again.
+    /// The number that it ends with. Few tickets of a session have the same at the same time, so a store
+    /// can name keys after it and use them again.
     pub(crate) fn lane(self) -> u8 {
         self.to_bytes()[15]
     }
@@ -119,11 +120,11 @@ impl FromStr for TicketId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mode {
-    /// Nobody else at the same time: `lock` and `rwlock().write()`.
+    /// One ticket at a time: `lock` and `rwlock().write()`.
     Exclusive,
     /// Together with other readers: `rwlock().read()`.
     Shared,
-    /// So many permits of a semaphore.
+    /// Some permits of a semaphore.
     Permits {
         /// What this ticket takes.
         weight: u32,
@@ -173,10 +174,17 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Who opened a session: shown to people, trusted by nobody.
+/// The process that opened a session, by its own account: to show, not to trust.
 ///
 /// The default is the owner of a ticket that another library has made, of which the store knows nothing
 /// ([`is_unknown`](Self::is_unknown)).
+///
+/// ```
+/// # use lockkeeper::Owner;
+/// let owner = Owner { program: "billing".into(), ..Owner::this_process() };
+/// println!("{owner}");                                   // ci-7 (pid 4121)
+/// assert!(Owner::default().is_unknown());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// The machine.
@@ -200,7 +208,7 @@ impl Owner {
         }
     }
 
-    /// Is this a client of another library, which left no word about itself? It is shown as "another
+    /// Is this a client of another library, which left nothing about itself? It is shown as "another
     /// client".
     #[must_use]
     pub fn is_unknown(&self) -> bool {
@@ -233,7 +241,7 @@ fn bounded(text: &str, max: usize) -> String {
     text[..end].to_owned()
 }
 
-/// A ticket as requests name it: whose it is, in which line, and which one.
+/// A ticket as requests name it: its session, its line and its id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The session that the ticket belongs to.

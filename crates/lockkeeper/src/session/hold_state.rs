@@ -19,10 +19,22 @@ impl HoldState {
     }
 
     pub(crate) fn end(&self, why: Loss) {
-        if self.why.set(why).is_ok() {
+        if self.set(why) {
             crate::observe::lost(&self.name, why);
+        }
+    }
+
+    /// The last guard is gone: no loss, but tokens must say that the lock is held no more.
+    pub(crate) fn release(&self) {
+        self.set(Loss::Released);
+    }
+
+    fn set(&self, why: Loss) -> bool {
+        let first = self.why.set(why).is_ok();
+        if first {
             self.ended.notify_waiters();
         }
+        first
     }
 
     pub(crate) fn why(&self) -> Option<Loss> {

@@ -1,8 +1,8 @@
 //! The local queue: of all tasks in one process that want a name, one stands in the store's line.
 //!
-//! The turn is passed on as soon as its holder is granted, not when it releases, so that the next
-//! task already waits in the store while the first one works. It keeps a crowd of tasks from
-//! becoming a crowd of tickets, and it serves them in the order in which they came.
+//! A task passes its turn on as soon as it is granted the lock, not when it releases, so that the next
+//! task already waits in the store while the first one works. A hundred waiting tasks are one waiting
+//! ticket, and they are served in the order in which they came.
 
 use crate::{model::name::Name, session::outage::Away, sync::Mutex};
 use std::{
@@ -11,7 +11,7 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// The queues of one keeper, one for each name that somebody wants.
+/// The queues of one keeper, one for each name that a task wants.
 #[derive(Default)]
 pub(crate) struct LocalQueue {
     queues: Mutex<HashMap<Name, NameQueue>>,
@@ -76,7 +76,7 @@ impl LocalQueue {
         self.queues().values().filter_map(|queue| queue.away.clone()).collect()
     }
 
-    /// Does anybody in this process wait for the name?
+    /// Does a task of this keeper wait for the name?
     pub(crate) fn is_contended(&self, name: &Name) -> bool {
         let is_awaited = |d: &mut oneshot::Sender<LocalTurn>| !d.is_closed();
         let mut queues = self.queues();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn only_those_told_to_wait_make_a_crowd() {
+    fn a_name_is_contended_only_once_the_store_said_wait() {
         let (local_queue, name) = (Arc::new(LocalQueue::default()), name());
         let Poll::Ready(pass) = poll(pin!(local_queue.pass(&name))) else {
             panic!("the queue is free")
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_gave_up_do_not_pile_up() {
+    fn tasks_that_gave_up_do_not_pile_up() {
         let (local_queue, name) = (Arc::new(LocalQueue::default()), name());
         let Poll::Ready(_pass) = poll(pin!(local_queue.pass(&name))) else {
             panic!("the queue is free")

@@ -106,7 +106,7 @@ impl Session {
         if let Err(mpsc::error::SendError(Cleanup::Leave { leave, .. })) =
             self.cleanups.send(cleanup)
         {
-            // The runtime that tended the session has ended.
+            // The runtime that ran the session's task has ended.
             leave_now(&self.store, &self.state, &leave);
         }
     }
@@ -135,7 +135,7 @@ impl Session {
         }
     }
 
-    /// From now on the session ends by itself unless somebody renews it by hand.
+    /// From now on the session ends by itself unless [`renew_now`](Self::renew_now) is called.
     pub(crate) fn stop_renewing(&self) {
         self.auto_renew.store(false, Ordering::Release);
     }

@@ -116,7 +116,7 @@ impl<'a> Outage<'a> {
     fn set(&mut self, e: StoreError, ago: Duration) {
         let now = self.clock.now();
         let since = self.away.as_ref().map(|away| away.since);
-        observe::store_trouble(&e, since.map_or(ago, |since| now.saturating_since(since)));
+        observe::store_unavailable(&e, since.map_or(ago, |since| now.saturating_since(since)));
         let away = match &self.away {
             Some(away) => away.still(e),
             None => Away::new(now.before(ago), e),

@@ -55,7 +55,7 @@ impl PendingTicket {
     pub(crate) fn ask(&mut self, request: &LockRequest) -> EnterCall<'_> {
         let place = self.session.place(&self.name, self.ticket);
         let (mode, manner) = (request.mode, request.manner);
-        let request = Enter { place, mode, manner, label: request.note.clone() };
+        let request = Enter { place, mode, manner, label: request.label.clone() };
         let call = self.session.store.enter(request);
         EnterCall { pending: self, call: Some(call) }
     }

@@ -1,5 +1,5 @@
-//! What a session's task, the store's hints, the waiting loop and the guards share: who waits, who
-//! holds, and until when the session may be believed in.
+//! What a session's task, the store's hints, the waiting loop and the guards share: which tickets wait,
+//! which are held, and until when the session may be believed in.
 
 mod compare;
 mod hints;
@@ -61,7 +61,7 @@ pub(crate) struct SessionState {
     deadline: AtomicU64,
     lease: watch::Sender<Lease>,
     table: Mutex<TicketTable>,
-    /// Nobody wakes our waiters (yet): poll often.
+    /// The store sends no hints (yet): poll often.
     without_hints: AtomicBool,
     closing: AtomicBool,
     /// Something is due earlier than the task thinks.
@@ -111,7 +111,7 @@ struct Waiter {
     recheck: Option<Moment>,
     /// A hint has come before that answer, which may be older than the hint.
     hinted: bool,
-    /// Somebody else has ended it before it was held: the grant is no more worth than that.
+    /// Another client ended it before it was held, so its grant counts for nothing.
     ended: bool,
     pause: Duration,
     /// Taken when the grant has been told; the entry stays until the ticket is held or left, so that
@@ -401,7 +401,7 @@ impl SessionState {
         }
     }
 
-    /// Rung when the line has room: for those who contend.
+    /// Notified when the line has room: for a contender, which has no ticket there.
     pub(crate) fn contend(&self, name: &Name) -> Arc<Notify> {
         Arc::clone(self.table().contending.entry(name.clone()).or_default())
     }

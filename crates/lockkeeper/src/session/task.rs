@@ -186,7 +186,7 @@ impl SessionTask {
         }
     }
 
-    /// Finishes what was handed over, until the session is closed or nobody has it any more.
+    /// Finishes what was handed over, until the session is closed or its last handle is dropped.
     async fn cleanups(&self, mut queue: CleanupQueue) {
         let mut work = JoinSet::new();
         loop {
@@ -218,9 +218,9 @@ impl SessionTask {
                     let _ = request.await;
                 }
                 let ticket = leave.place.ticket;
-                // Nothing but this task would end the ticket while the session lives, so it tries again
-                // whatever the trouble is: rights may be given back, space be made, a fault be mended. Once
-                // the session is being closed, the close ends the ticket.
+                // Only this task ends the ticket while the session lives, so it tries again after any error:
+                // an operator may give rights back or make space. Once the session is being closed, the close
+                // ends the ticket.
                 let retry_on = |e: &StoreError| {
                     let over = e.kind == ErrorKind::SessionOver;
                     e.is_transient() || !(over || pending.state.is_closing())
@@ -293,7 +293,7 @@ impl SessionTask {
         }
     }
 
-    /// Whoever waits must not go on waiting in a session that is over until the next renewal finds it out.
+    /// The store says that the session is over: the waiters must hear of it now, not by the next renewal.
     fn note_session_over(&self, e: &StoreError) {
         if e.kind == ErrorKind::SessionOver {
             self.state.lose(Loss::SessionGone);
@@ -371,7 +371,7 @@ impl Drop for PendingLeave {
     }
 }
 
-/// The cleanups that nobody has begun with; the same goes for them.
+/// The cleanups that were not begun: they too are left in `drop`, where the store can.
 pub(super) struct CleanupQueue {
     pub(super) cleanups: mpsc::UnboundedReceiver<Cleanup>,
     pub(super) store: AnyStore,

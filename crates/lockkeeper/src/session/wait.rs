@@ -1,6 +1,29 @@
 //! The one waiting loop, for every primitive and every store.
 //!
-//! From the first request on a [`PendingTicket`] stands for the ticket, so that this loop may be dropped at any await.
+//! From the first request on a [`PendingTicket`] stands for the ticket, so that this loop may be dropped
+//! at any await.
+//!
+//! # A lock is taken
+//! 1. `api/keeper.rs`: `keeper.lock("a")` makes an [`Acquire`](crate::Acquire); nothing is sent yet.
+//! 2. `api/acquire.rs`: awaiting it checks the options and makes a [`LockRequest`].
+//! 3. `session/local_queue.rs`: of all tasks of this keeper that want the name, one goes on.
+//! 4. `api/keeper.rs`: the session for this TTL and lock-delay, opened if there is none (`session/mod.rs`).
+//! 5. `session/state.rs`: the ticket is entered as a waiter, so that no hint is missed.
+//! 6. `session/pending_ticket.rs`: `store.enter`, the one round trip: granted, queued or busy.
+//! 7. Granted at once: `api/guard.rs` makes the [`Guard`].
+//! 8. Queued: this loop sleeps until a hint, a poll or the end of the wait.
+//! 9. `session/outage.rs`: if the store does not answer, the attempt is repeated with growing pauses.
+//!
+//! # A lock is handed over
+//! 1. `api/guard.rs`: `release` sends the leave itself; a dropped guard hands it to the session's task
+//!    (`session/task.rs`), which sends it in the background.
+//! 2. The store ends the ticket and grants the next in line, by the rule of `model/admission.rs`, in one
+//!    step. `store/memory.rs` shows how.
+//! 3. The store sends a hint to the waiter's process: `store/mod.rs`, [`Hints`](crate::store::Hints).
+//! 4. `session/state.rs`: a hint with the grant wakes the waiter; any other asks for a poll.
+//! 5. `session/task.rs`: the poll asks the store how the waiting tickets stand. Without a hint it is due
+//!    when the store said ("recheck"), so a lost hint costs time and no lock.
+//! 6. This loop takes the grant, if the session's deadline has not passed, and returns the [`Guard`].
 
 use crate::{
     api::{
@@ -28,7 +51,7 @@ const DRIFT_PAUSE: Duration = Duration::from_millis(20);
 /// Told how a ticket stands: the user's code.
 pub(crate) type OnWait = Arc<dyn Fn(&Wait) + Send + Sync>;
 
-/// How long somebody is ready to wait.
+/// How long a caller is ready to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
     /// One attempt.
@@ -39,7 +62,7 @@ pub(crate) enum Patience {
     Forever,
 }
 
-/// What somebody wants, checked and complete.
+/// What the caller wants, checked and complete.
 #[derive(Clone)]
 pub(crate) struct LockRequest {
     pub(crate) name: Name,
@@ -53,7 +76,7 @@ pub(crate) struct LockRequest {
     pub(crate) at_least: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) owner: Option<Arc<str>>,
-    pub(crate) note: Vec<u8>,
+    pub(crate) label: Vec<u8>,
     pub(crate) tell: Option<OnWait>,
     /// When the caller asked for it.
     pub(crate) began: Moment,

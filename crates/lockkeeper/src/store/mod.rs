@@ -19,6 +19,20 @@
 //!   unknown and repeats or withdraws.
 //!
 //! [`memory::Memory`] is the reference: read it first.
+//!
+//! # A leader dies
+//! 1. The store's requests fail or go unanswered: each store bounds them, looks for the new leader and says
+//!    whether a write was applied ([`StoreError::outcome`]).
+//! 2. `session/task.rs`: the renewal task repeats the renewal until the session's deadline. Meanwhile the
+//!    guards are in [jeopardy](crate::Health::Jeopardy): the lock is held, for the store keeps it too.
+//! 3. `session/wait.rs`: waiters repeat their enter under the same ticket id, with growing pauses
+//!    (`session/outage.rs`), and keep their places.
+//! 4. The new leader answers a renewal with another version, or with other tickets than expected
+//!    ([`Renewal::Renewed`]): `session/state.rs` asks for a comparison.
+//! 5. `session/state/compare.rs`: all tickets are polled. A held one that is missing is lost, a waiting one
+//!    enters again, an unknown one is left.
+//! 6. No answer until the deadline (TTL after the last good renewal, less a margin): the guards are lost, and
+//!    nothing more is sent for the session. The store keeps its locks closed for TTL and lock-delay.
 
 mod common;
 mod erased;
@@ -66,10 +80,16 @@ pub type StoreResult<T> = std::result::Result<T, StoreError>;
 /// The longest value of a cell, in bytes.
 pub const CELL_MAX: usize = 65_536;
 
-/// The most lines that one [`list`](Store::look) returns.
+/// The most lines that one [`list`](Store::list) returns.
 pub const LIST_MAX: usize = 1_000;
 
 /// What a store can do. Plain facts: the conformance suite holds a store to each one it claims.
+///
+/// ```
+/// # use lockkeeper::Capabilities;
+/// let mine = Capabilities { durable: true, ..Capabilities::LINES };
+/// assert!(mine.fair && !mine.survives_failover);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Waiting in order ([`Manner::Queue`]). Without it only contending is possible.
@@ -158,7 +178,7 @@ pub struct Open {
     pub ttl: Duration,
     /// For how long the store keeps the tickets of a session that was not renewed in time.
     pub lock_delay: Duration,
-    /// Who asks, for people to see.
+    /// The process that asks, to show in listings.
     pub owner: Owner,
 }
 
@@ -167,7 +187,7 @@ pub struct Open {
 pub struct Terms {
     /// For how long a renewal is good.
     pub ttl: Duration,
-    /// For how long after that the store keeps the tickets.
+    /// Extra time after the TTL for which the store keeps granted tickets.
     pub lock_delay: Duration,
     /// How much earlier than the TTL the client stops believing, for clocks that run unevenly.
     pub margin: Duration,
@@ -239,36 +259,36 @@ impl FromIterator<TicketId> for TicketDigest {
 pub enum Manner {
     /// Stand in line.
     Queue,
-    /// Take it if it is free and nobody waits; leave no ticket otherwise.
+    /// Take it if it is free and its line is empty; leave no ticket otherwise.
     Contend,
 }
 
 /// The wish to enter a line.
 #[derive(Clone, Debug)]
 pub struct Enter {
-    /// Whose ticket, in which line, and which one.
+    /// The ticket, with its session and its line.
     pub place: Place,
     /// How much of the line it takes.
     pub mode: Mode,
     /// In line or not at all.
     pub manner: Manner,
-    /// What others shall read beside the ticket: at most [`LABEL_MAX`](crate::LABEL_MAX) bytes.
+    /// The ticket's label, for others to read: at most [`LABEL_MAX`](crate::LABEL_MAX) bytes.
     pub label: Vec<u8>,
 }
 
 /// The answer to an enter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entered {
-    /// Yours.
+    /// The ticket is granted.
     Granted {
         /// The number of the grant.
         fence: u64,
     },
-    /// In line.
+    /// The ticket waits in line.
     Queued(Wait),
-    /// Taken, and no ticket was left ([`Manner::Contend`]). One who wants to stand in line is told so only
-    /// where somebody outside keeps the store from writing to it, and comes again. A store that fears a
-    /// late copy of the request closes the ticket; whoever comes again is told so, and takes another.
+    /// The lock is taken, and no ticket was left ([`Manner::Contend`]). A request to queue gets this answer
+    /// only where something outside keeps the store from writing the ticket; the core then tries again. A
+    /// store that fears a late copy of the request closes the ticket; the core then takes another one.
     Busy(Wait),
 }
 
@@ -277,15 +297,15 @@ pub enum Entered {
 pub struct Wait {
     /// How many tickets stand before this one, holders included.
     pub ahead: usize,
-    /// Who holds the lock now, if the store can tell without another trip.
+    /// The first holder, if the store can tell without another round trip.
     pub holder: Option<Holder>,
-    /// When the line can move without anybody writing: look again then.
+    /// When the line can move without a write: look again then.
     pub recheck: Duration,
 }
 
 impl Wait {
-    /// How long one who stands behind so many rests at most although it is woken: hints may be lost. Who
-    /// stands far back is not to go soon, and a line of hundreds is long to read.
+    /// How long a waiter behind so many tickets rests at most between two polls, although hints wake it:
+    /// hints may be lost. Far back the grant is not near, and a line of hundreds is long to read.
     pub(crate) fn rest_most(ahead: usize) -> Duration {
         const NEAR: usize = 16;
         let far = u64::try_from(ahead / NEAR).unwrap_or(u64::MAX);
@@ -293,10 +313,10 @@ impl Wait {
     }
 }
 
-/// Somebody who holds a lock, for people to see.
+/// A lock's holder, as waiters are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Who.
+    /// The process that holds it.
     pub owner: Owner,
     /// The label of the ticket.
     pub label: Vec<u8>,
@@ -330,7 +350,7 @@ pub enum PollScope {
 /// The wish to leave a line.
 #[derive(Clone, Debug)]
 pub struct Leave {
-    /// Whose ticket, in which line, and which one.
+    /// The ticket, with its session and its line.
     pub place: Place,
     /// Keep the lock closed for so long, as a hold that belongs to no session.
     pub keep: Option<Duration>,
@@ -368,7 +388,7 @@ pub enum ListScope {
     },
 }
 
-/// A grant that somebody claims to have.
+/// A grant that a client claims to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The line.
@@ -385,7 +405,7 @@ pub struct Claim {
 /// late copy of an older edit never undoes a newer one.
 #[derive(Clone, Debug)]
 pub struct Edit {
-    /// Whose ticket, in which line, and which one.
+    /// The ticket, with its session and its line.
     pub place: Place,
     /// The number of this edit among the ticket's edits of the same kind.
     pub edit: u64,
@@ -402,7 +422,8 @@ pub enum Edited {
     NotHeld,
 }
 
-/// The value that belongs to a lock's name.
+/// A lock's cell: the small value that belongs to its name. [`Guard::write`](crate::Guard::write) writes
+/// it, [`Keeper::read`](crate::Keeper::read) reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// Its bytes.
@@ -434,9 +455,9 @@ impl fmt::Display for Advice {
 pub trait Hints: Send + Sync + 'static {
     /// This ticket was granted.
     fn granted(&self, ticket: TicketId, fence: u64);
-    /// This ticket was ended by somebody else.
+    /// This ticket was ended by another client: evicted.
     fn ended(&self, ticket: TicketId);
-    /// This line has room, and nobody waits in it.
+    /// This line has room, and no ticket waits in it.
     fn freed(&self, name: &Name);
     /// This ticket may stand differently now, or any of them: poll.
     ///
@@ -448,7 +469,7 @@ pub trait Hints: Send + Sync + 'static {
 /// A place where lines live.
 ///
 /// Implement it with plain `async fn`. All futures are `Send`. See the [module](self) for the rules
-/// that hold for every operation.
+/// that hold for every operation. Users' programs call a [`Keeper`](crate::Keeper), not a store.
 pub trait Store: Send + Sync + 'static {
     /// The kind of store, as its URL scheme and error messages say it.
     fn scheme(&self) -> &'static str;
@@ -472,7 +493,7 @@ pub trait Store: Send + Sync + 'static {
     fn enter(&self, ask: Enter) -> impl Future<Output = StoreResult<Entered>> + Send;
 
     /// Says how tickets of one session stand, and grants what has come free by expiry.
-    /// For [`Which::These`] every ticket asked for is in the answer.
+    /// For [`PollScope::These`] every ticket asked for is in the answer.
     fn poll(
         &self,
         session: SessionId,
@@ -498,7 +519,7 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
-    /// Changes the note of a held ticket.
+    /// Changes the label of a held ticket.
     fn set_label(&self, edit: Edit) -> impl Future<Output = StoreResult<Edited>> + Send;
 
     /// Shows lines, at most [`LIST_MAX`] of them.
@@ -528,7 +549,7 @@ pub trait Store: Send + Sync + 'static {
     /// Check and write are one atomic step.
     fn write(&self, edit: Edit) -> impl Future<Output = StoreResult<Edited>> + Send;
 
-    /// Ends somebody else's ticket. Says whether there was one.
+    /// Ends a ticket of any session. Says whether there was one.
     fn evict(&self, name: Name, ticket: TicketId)
     -> impl Future<Output = StoreResult<bool>> + Send;
 

@@ -100,7 +100,7 @@ stores! {
 /// The kind of store with this scheme.
 fn kind(scheme: &str) -> Result<&'static Kind> {
     let has = |kind: &&Kind| kind.schemes.iter().any(|(known, _)| *known == scheme);
-    KINDS.iter().find(has).ok_or_else(|| Error::Url(unknown(scheme)))
+    KINDS.iter().find(has).ok_or_else(|| Error::url(unknown(scheme)))
 }
 
 /// The options that every URL understands.
@@ -125,7 +125,7 @@ impl StoreUrl {
             let examples: Vec<&str> = examples().map(|(_, example)| example).collect();
             let what =
                 format!("{url:?} is not a store URL; it looks like {}", examples.join(" or "));
-            return Err(Error::Url(what));
+            return Err(Error::url(what));
         };
         kind(scheme)?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -162,9 +162,10 @@ impl StoreUrl {
             None => Ok(None),
             Some("true") => Ok(Some(true)),
             Some("false") => Ok(Some(false)),
-            Some(other) => {
-                Err(Error::Url(format!("option {option}={other} is neither true nor false")))
-            }
+            Some(other) => Err(Error::url_option(
+                option,
+                format!("option {option}={other} is neither true nor false"),
+            )),
         }
     }
 
@@ -172,9 +173,10 @@ impl StoreUrl {
         let Some(text) = self.take(option) else { return Ok(None) };
         match humantime::parse_duration(&text) {
             Ok(duration) => Ok(Some(duration)),
-            Err(_) => Err(Error::Url(format!(
-                "option {option}={text} is not a duration; write it as 250ms, 15s or 2m"
-            ))),
+            Err(_) => Err(Error::url_option(
+                option,
+                format!("option {option}={text} is not a duration; write it as 250ms, 15s or 2m"),
+            )),
         }
     }
 
@@ -188,9 +190,10 @@ impl StoreUrl {
             }
         }
         let (known, scheme) = (list.join(", "), &self.scheme);
-        Err(Error::Url(format!(
-            "unknown or repeated option {option:?} for {scheme}; known options: {known}"
-        )))
+        Err(Error::url_option(
+            option,
+            format!("unknown or repeated option {option:?} for {scheme}; known options: {known}"),
+        ))
     }
 
     pub(crate) async fn connect(self) -> Result<AnyStore> {
@@ -210,7 +213,7 @@ pub fn migration(url: &str) -> Result<String> {
     }
     match kind(&url.scheme)?.migration {
         Some(migration) => migration(&mut url),
-        None => Err(Error::Url(format!("{}: has no tables or functions to make", url.scheme))),
+        None => Err(Error::url(format!("{}: has no tables or functions to make", url.scheme))),
     }
 }
 
@@ -258,9 +261,9 @@ fn beneath_here(path: &str) -> Result<Option<String>> {
         return Ok(None);
     }
     let here = std::env::current_dir();
-    let here = here.map_err(|e| Error::Url(format!("no current folder for {path}: {e}")))?;
+    let here = here.map_err(|e| Error::url(format!("no current folder for {path}: {e}")))?;
     let Some(here) = here.to_str() else {
-        return Err(Error::Url(format!("{path} is relative to a folder whose path is not UTF-8")));
+        return Err(Error::url(format!("{path} is relative to a folder whose path is not UTF-8")));
     };
     let here = here.replace('%', "%25").replace('?', "%3F").replace('&', "%26");
     Ok(Some(format!("{}/{path}", here.trim_end_matches('/'))))
@@ -283,7 +286,7 @@ fn check_path(before: &str, path: &str) -> Result<()> {
         ),
         _ => return Ok(()),
     };
-    Err(Error::Url(wrong))
+    Err(Error::url(wrong))
 }
 
 /// Options and parts that only stores on a network have.
@@ -306,7 +309,10 @@ impl StoreUrl {
         check_path(&format!("{option}="), &path)?;
         match std::fs::read(&path) {
             Ok(bytes) => Ok(Some(bytes)),
-            Err(e) => Err(Error::Url(format!("cannot read the file of {option}={path}: {e}"))),
+            Err(e) => Err(Error::url_option(
+                option,
+                format!("cannot read the file of {option}={path}: {e}"),
+            )),
         }
     }
 
@@ -315,7 +321,7 @@ impl StoreUrl {
         let Some(bytes) = self.take_file_bytes(option)? else { return Ok(None) };
         match String::from_utf8(bytes) {
             Ok(text) => Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned())),
-            Err(_) => Err(Error::Url(format!("the file of {option}= is not UTF-8"))),
+            Err(_) => Err(Error::url_option(option, format!("the file of {option}= is not UTF-8"))),
         }
     }
 
@@ -347,17 +353,15 @@ fn option(pair: &str) -> Result<(String, String)> {
     match pair.split_once('=') {
         Some((name, value)) => Ok((decoded(name)?, decoded(value)?)),
         // It may be the end of a password that has a question mark in it.
-        None if pair.contains('@') => {
-            Err(Error::Url("an option in the store URL has no value".into()))
-        }
-        None => Err(Error::Url(format!("option {pair:?} in the store URL has no value"))),
+        None if pair.contains('@') => Err(Error::url("an option in the store URL has no value")),
+        None => Err(Error::url(format!("option {pair:?} in the store URL has no value"))),
     }
 }
 
 fn decoded(text: &str) -> Result<String> {
     match percent_decode_str(text).decode_utf8() {
         Ok(text) => Ok(text.into_owned()),
-        Err(_) => Err(Error::Url("the store URL is not UTF-8 when decoded".into())),
+        Err(_) => Err(Error::url("the store URL is not UTF-8 when decoded")),
     }
 }
 
@@ -450,7 +454,7 @@ mod tests {
     async fn what_only_looks_like_a_path_is_refused() {
         for url in ["sqlite:", "sqlite::memory:", "sqlite:~/a.db", "sqlite:file:a.db"] {
             let e = error(url).await;
-            assert!(matches!(super::absolute(url), Err(Error::Url(_))), "{url}");
+            assert!(matches!(super::absolute(url), Err(Error::url(_))), "{url}");
             assert!(e.contains("path") || e.contains("memory://NAME"), "{url}: {e}");
         }
     }

@@ -17,7 +17,7 @@ pub(in crate::store) fn config(url: &mut StoreUrl, wanted: bool) -> Result<Optio
     let client = match (url.take_file_bytes("tls_cert")?, url.take_file_bytes("tls_key")?) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
         (None, None) => None,
-        _ => return Err(Error::Url("tls_cert= and tls_key= belong together".into())),
+        _ => return Err(Error::url_option("tls_cert", "tls_cert= and tls_key= belong together")),
     };
     if !(wanted || ca.is_some() || client.is_some()) {
         return Ok(None);
@@ -25,14 +25,17 @@ pub(in crate::store) fn config(url: &mut StoreUrl, wanted: bool) -> Result<Optio
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|e| Error::Url(format!("TLS cannot be used: {e}")))?
+        .map_err(|e| Error::url(format!("TLS cannot be used: {e}")))?
         .with_root_certificates(roots(ca)?);
     let Some((certificate, key)) = client else { return Ok(Some(config.with_no_client_auth())) };
-    let key = PrivateKeyDer::from_pem_slice(&key)
-        .map_err(|e| Error::Url(format!("the file of tls_key= has no key: {e}")))?;
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| {
+        Error::url_option("tls_key", format!("the file of tls_key= has no key: {e}"))
+    })?;
     let config = config
         .with_client_auth_cert(certificates(&certificate, "tls_cert")?, key)
-        .map_err(|e| Error::Url(format!("tls_cert= and tls_key= cannot be used: {e}")))?;
+        .map_err(|e| {
+            Error::url_option("tls_cert", format!("tls_cert= and tls_key= cannot be used: {e}"))
+        })?;
     Ok(Some(config))
 }
 
@@ -45,17 +48,18 @@ fn roots(ca: Option<Vec<u8>>) -> Result<RootCertStore> {
     };
     let (added, _) = roots.add_parsable_certificates(trusted);
     if added == 0 {
-        return Err(Error::Url("no certificate authority is trusted; say tls_ca=FILE".into()));
+        return Err(Error::url("no certificate authority is trusted; say tls_ca=FILE"));
     }
     Ok(roots)
 }
 
 fn certificates(pem: &[u8], option: &str) -> Result<Vec<CertificateDer<'static>>> {
-    let all: Vec<_> = CertificateDer::pem_slice_iter(pem)
-        .collect::<std::result::Result<_, _>>()
-        .map_err(|e| Error::Url(format!("the file of {option}= has no certificate: {e}")))?;
+    let all: Vec<_> =
+        CertificateDer::pem_slice_iter(pem).collect::<std::result::Result<_, _>>().map_err(
+            |e| Error::url_option(option, format!("the file of {option}= has no certificate: {e}")),
+        )?;
     if all.is_empty() {
-        return Err(Error::Url(format!("the file of {option}= has no certificate")));
+        return Err(Error::url_option(option, format!("the file of {option}= has no certificate")));
     }
     Ok(all)
 }

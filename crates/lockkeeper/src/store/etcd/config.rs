@@ -29,26 +29,26 @@ impl Config {
         let authority = url.authority()?;
         let root = url.take("prefix").unwrap_or_else(|| "lockkeeper".to_owned());
         if root.is_empty() {
-            return Err(Error::Url("prefix= must not be empty".into()));
+            return Err(Error::url_option("prefix", "prefix= must not be empty"));
         }
         let raw = url.flag("raw")?.unwrap_or(false);
         let compact = url.take_duration("compact")?;
         if compact.is_some_and(|every| every < Duration::from_secs(1)) {
             let what =
                 "compact= is how long the history stays, one second at least: write compact=1h";
-            return Err(Error::Url(what.into()));
+            return Err(Error::url(what));
         }
         let password = url.take_file("password_file")?.or(authority.password);
         let tls = tls(&mut url)?;
         url.finish(OPTIONS)?;
         if !authority.path.is_empty() {
             let what = "etcd:// has no path; put prefix=NAME behind a question mark";
-            return Err(Error::Url(what.into()));
+            return Err(Error::url(what));
         }
         let credentials = match (authority.user, password) {
             (Some(user), Some(password)) => Some(Credentials { user, password }),
             (None, None) => None,
-            _ => return Err(Error::Url("a user and a password belong together".into())),
+            _ => return Err(Error::url("a user and a password belong together")),
         };
         let endpoint = |(host, port): (String, Option<u16>)| Endpoint {
             host,

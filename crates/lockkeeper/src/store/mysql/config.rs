@@ -37,14 +37,14 @@ impl Config {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if prefix.is_empty() || prefix.len() > PREFIX_MAX || !prefix.chars().all(is_plain) {
             let what = format!("prefix= has 1 to {PREFIX_MAX} of the characters a-z, 0-9 and _");
-            return Err(Error::Url(what));
+            return Err(Error::url(what));
         }
         let [(host, port)] = &authority.hosts[..] else {
-            return Err(Error::Url("mysql:// takes one server".into()));
+            return Err(Error::url("mysql:// takes one server"));
         };
         if authority.path.is_empty() || authority.path.contains('/') {
             let what = "mysql:// needs the name of a database, as in mysql://host/lockkeeper";
-            return Err(Error::Url(what.into()));
+            return Err(Error::url(what));
         }
         let opts = OptsBuilder::default()
             .ip_or_hostname(host)
@@ -70,7 +70,7 @@ fn tls(url: &mut StoreUrl) -> Result<Option<SslOpts>> {
     let identity = match (cert, key) {
         (Some(cert), Some(key)) => Some(ClientIdentity::new(cert.into(), key.into())),
         (None, None) => None,
-        _ => return Err(Error::Url("tls_cert= and tls_key= belong together".into())),
+        _ => return Err(Error::url_option("tls_cert", "tls_cert= and tls_key= belong together")),
     };
     if !wanted && ca.is_none() && identity.is_none() {
         return Ok(None);
@@ -92,7 +92,7 @@ fn roots(ca: Option<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
     let readable = |root: &CertificateDer<'_>| RootCertStore::empty().add(root.clone()).is_ok();
     let roots: Vec<_> = trusted.into_iter().filter(readable).map(|root| root.to_vec()).collect();
     if roots.is_empty() {
-        return Err(Error::Url("no certificate authority is trusted; say tls_ca=FILE".into()));
+        return Err(Error::url("no certificate authority is trusted; say tls_ca=FILE"));
     }
     Ok(roots)
 }

@@ -49,7 +49,7 @@ impl Config {
         if schema.is_empty() || schema.len() > 63 || schema.contains(forbidden) {
             let what =
                 "schema= must be the name of a schema, 1 to 63 bytes without quotes and dots";
-            return Err(Error::Url(what.into()));
+            return Err(Error::url(what));
         }
         let create = url.flag("create")?.unwrap_or(true);
         let pooler = url.flag("pooler")?;
@@ -104,7 +104,7 @@ fn tls(url: &mut StoreUrl) -> Result<Option<MakeRustlsConnect>> {
         // libpq's `require` accepts any certificate. Here a certificate is always verified.
         Some("require" | "verify-ca" | "verify-full") => true,
         Some(other) => {
-            return Err(Error::Url(format!(
+            return Err(Error::url(format!(
                 "option sslmode={other} is not known here; use disable or verify-full"
             )));
         }

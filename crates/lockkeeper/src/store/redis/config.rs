@@ -34,7 +34,7 @@ impl Config {
         let [client] = <[Client; 1]>::try_from(access.clients()?).map_err(|_| {
             let what =
                 "redis:// takes one server; use redis+sentinel://, redis+cluster:// or redlock://";
-            Error::Url(what.into())
+            Error::url(what)
         })?;
         Ok(access.config(Source::Single(Box::new(client)), PORT))
     }
@@ -46,7 +46,7 @@ impl Config {
         let (service, db) = path.split_once('/').unwrap_or((path, ""));
         if service.is_empty() {
             let what = "redis+sentinel:// needs the name of the service, as in redis+sentinel://a,b,c/mymaster";
-            return Err(Error::Url(what.into()));
+            return Err(Error::url(what));
         }
         let addresses = access.addresses(SENTINEL_PORT);
         let mut builder =
@@ -105,7 +105,7 @@ impl Access {
         let authority = url.authority()?;
         let prefix = url.take("prefix").unwrap_or_else(|| "lk".to_owned());
         if prefix.is_empty() || prefix.contains(['{', '}']) {
-            return Err(Error::Url("prefix= must not be empty or contain braces".into()));
+            return Err(Error::url_option("prefix", "prefix= must not be empty or contain braces"));
         }
         let password = url.take_file("password_file")?.or_else(|| authority.password.clone());
         // A user may have no password; but without one the client would not even name the user.
@@ -169,7 +169,7 @@ fn certificates(url: &mut StoreUrl) -> Result<Option<TlsCertificates>> {
     let client_tls = match (url.take_file_bytes("tls_cert")?, url.take_file_bytes("tls_key")?) {
         (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig { client_cert, client_key }),
         (None, None) => None,
-        _ => return Err(Error::Url("tls_cert= and tls_key= belong together".into())),
+        _ => return Err(Error::url_option("tls_cert", "tls_cert= and tls_key= belong together")),
     };
     let is_wanted = tls || root_cert.is_some() || client_tls.is_some();
     Ok(is_wanted.then_some(TlsCertificates { client_tls, root_cert }))
@@ -190,7 +190,7 @@ fn number(path: &str) -> Result<i64> {
     if path.is_empty() {
         return Ok(0);
     }
-    let bad = |_| Error::Url(format!("{path:?} is not the number of a Redis database"));
+    let bad = |_| Error::url(format!("{path:?} is not the number of a Redis database"));
     path.parse().map_err(bad)
 }
 

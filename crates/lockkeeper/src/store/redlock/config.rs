@@ -29,7 +29,10 @@ impl Config {
             None => Flavour::Fenced,
             Some("string") => Flavour::Plain,
             Some(other) => {
-                return Err(Error::Url(format!("unknown compat={other}; known: string")));
+                return Err(Error::url_option(
+                    "compat",
+                    format!("unknown compat={other}; known: string"),
+                ));
             }
         };
         let is_redlock = url.scheme() == "redlock";
@@ -44,6 +47,6 @@ impl Config {
                 return Ok(Self { kind, clients, prefix, flavour, max_ttl });
             }
         };
-        Err(Error::Url(what.into()))
+        Err(Error::url(what))
     }
 }

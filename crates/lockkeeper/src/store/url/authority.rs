@@ -15,7 +15,7 @@ impl Authority {
     pub(super) fn parse(rest: &str) -> Result<Self> {
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if path.contains('@') {
-            return Err(Error::Url(format!("an @ follows the path; {ENCODE}")));
+            return Err(Error::url(format!("an @ follows the path; {ENCODE}")));
         }
         let (user_info, hosts) = match authority.rsplit_once('@') {
             Some((user_info, hosts)) => (Some(user_info), hosts),
@@ -41,7 +41,7 @@ const ENCODE: &str =
 /// A host and its port; an IPv6 address stands in brackets. Errors do not repeat the text: it may be half of a
 /// password, with a character in it that ends the user's part too early.
 fn host(text: &str) -> Result<(String, Option<u16>)> {
-    let bad = |what: &str| Error::Url(format!("{what}; {ENCODE}"));
+    let bad = |what: &str| Error::url(format!("{what}; {ENCODE}"));
     let (host, port) = match text.strip_prefix('[') {
         Some(v6) => {
             let (host, rest) = v6.split_once(']').ok_or_else(|| bad("a host has a [ and no ]"))?;

@@ -35,14 +35,17 @@ impl Config {
             Some("rw") => Dialect::ReadWrite,
             Some("kazoo") => Dialect::Kazoo,
             Some(other) => {
-                return Err(Error::Url(format!("raw={other} is not true, rw, kazoo or false")));
+                return Err(Error::url_option(
+                    "raw",
+                    format!("raw={other} is not true, rw, kazoo or false"),
+                ));
             }
         };
         let password = url.take_file("password_file")?.or(authority.password);
         let credentials = match (authority.user, password) {
             (Some(user), Some(password)) => Some(format!("{user}:{password}")),
             (None, None) => None,
-            _ => return Err(Error::Url("a user and a password belong together".into())),
+            _ => return Err(Error::url("a user and a password belong together")),
         };
         let tls = tls::config(&mut url, false)?;
         url.finish(OPTIONS)?;
@@ -55,7 +58,7 @@ impl Config {
                 tls: tls.map(|config| TlsConnector::from(Arc::new(config))),
                 last_zxid: Arc::default(),
             }),
-            paths: Paths::new(&authority.path, &prefix, dialect).map_err(Error::Url)?,
+            paths: Paths::new(&authority.path, &prefix, dialect).map_err(Error::url)?,
         })
     }
 }
