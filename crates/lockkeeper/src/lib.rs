@@ -61,6 +61,7 @@
 compile_error!("lockkeeper runs on Unix: it needs CLOCK_BOOTTIME or its like, and Unix sockets");
 
 mod api;
+pub mod blocking;
 mod clock;
 mod error;
 mod model;
@@ -71,9 +72,10 @@ mod sync;
 
 pub use api::{
     acquire::Acquire,
+    builder::Builder,
     election::{Campaign, Election, Leader, Observer, Term},
     guard::{Guard, Health},
-    keeper::{Builder, Keeper},
+    keeper::Keeper,
     loss_token::LossToken,
     many::{Guards, LockAll},
     options::{Renew, TIME_MAX, TTL_DEFAULT, TTL_MIN},

@@ -286,16 +286,10 @@ impl Acquire {
             }
             out = work(Arc::clone(&guard)) => out,
         };
-        if let Some(guard) = Arc::into_inner(guard) {
-            match guard.release().await {
-                Err(e @ Error::Lost { .. }) => return Err(e),
-                // The work was protected to its end. That the store could not be told makes others
-                // wait for the session to expire, and is no reason to throw the result away.
-                Err(e) => observe::release_failed(&e),
-                Ok(()) => {}
-            }
+        match Arc::into_inner(guard) {
+            Some(guard) => finish(guard, out).await,
+            None => Ok(out),
         }
-        Ok(out)
     }
 
     /// The same lock with another name.
@@ -395,6 +389,18 @@ impl Acquire {
             None => Ok(()),
         }
     }
+}
+
+/// Releases the lock of work that is done.
+pub(crate) async fn finish<T>(guard: Guard, out: T) -> Result<T> {
+    match guard.release().await {
+        Err(e @ Error::Lost { .. }) => return Err(e),
+        // The work was protected to its end. That the store could not be told makes others
+        // wait for the session to expire, and is no reason to throw the result away.
+        Err(e) => observe::release_failed(&e),
+        Ok(()) => {}
+    }
+    Ok(out)
 }
 
 /// The lock could not be had in time.

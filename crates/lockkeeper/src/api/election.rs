@@ -148,6 +148,13 @@ impl Term {
         &self.0
     }
 
+    /// The guard below, which is the term of office too: its label is what the leader proclaims, and its
+    /// release resigns.
+    #[must_use]
+    pub fn into_guard(self) -> Guard {
+        self.0
+    }
+
     /// Waits until the leadership is lost, and says why.
     ///
     /// # Cancel safety

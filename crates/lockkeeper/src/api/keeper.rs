@@ -3,15 +3,16 @@
 use crate::{
     api::{
         acquire::Acquire,
+        builder::Builder,
         election::Election,
         guard::Owned,
         many::LockAll,
-        options::{Renew, TTL_DEFAULT, Times},
+        options::{Renew, Times},
         rwlock::RwLock,
         semaphore::Semaphore,
         watch::Watch,
     },
-    clock::{Clock, Moment},
+    clock::Clock,
     error::{Error, Result},
     model::{
         line::Line,
@@ -19,8 +20,8 @@ use crate::{
         sequencer::Sequencer,
         ticket::{Mode, Owner, TicketId},
     },
-    session::{Session, local_queue::LocalQueue, opening::Opening, outage::Outage},
-    store::{AnyStore, Capabilities, Cell, LIST_MAX, ListScope, Store, StoreResult, url::StoreUrl},
+    session::{Session, local_queue::LocalQueue, opening::Opening, own_thread::OwnThread},
+    store::{AnyStore, Capabilities, Cell, LIST_MAX, ListScope, Store, StoreResult},
     sync::Mutex,
 };
 use std::{
@@ -63,6 +64,7 @@ pub(crate) struct Inner {
     closed: AtomicBool,
     /// Held while closing, so that a second close waits for the first.
     closing: tokio::sync::Mutex<()>,
+    pub(crate) own_thread: Option<OwnThread>,
 }
 
 #[derive(Default)]
@@ -80,153 +82,31 @@ struct Sessions {
 /// For how long closing waits for a store. What is not done then goes on in the background.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
-/// Options for a [`Keeper`]. What a lock does not say for itself, it takes from here.
-///
-/// ```
-/// # use lockkeeper::{Keeper, Owner}; use std::time::Duration;
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
-/// let keeper = Keeper::builder()
-///     .ttl(Duration::from_secs(10))
-///     .lock_delay(Duration::from_secs(2))
-///     .identity(Owner { program: "billing".into(), ..Owner::this_process() })
-///     .connect_wait(Duration::from_secs(30))
-///     .connect("memory://doc-builder")
-///     .await?;
-/// # keeper.close().await; Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until connected"]
-pub struct Builder {
-    ttl: Option<Duration>,
-    lock_delay: Option<Duration>,
-    renew: Renew,
-    owner: Option<Owner>,
-    clock: Clock,
-    connect_wait: Duration,
-}
-
-impl Builder {
-    /// For how long a lock outlives its holder's last renewal: [`TTL_DEFAULT`], unless this or `ttl=` in
-    /// the URL says otherwise. This wins over the URL.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
-        self
-    }
-
-    /// Extra time after the TTL before the store grants the lock to others, so that a crashed holder's
-    /// writes can land. Zero by default.
-    pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
-        self.lock_delay = Some(lock_delay);
-        self
-    }
-
-    /// How sessions are renewed.
-    pub fn renew(mut self, renew: Renew) -> Self {
-        self.renew = renew;
-        self
-    }
-
-    /// What others see as the owner of the locks ([`Ticket::owner`](crate::Ticket::owner)): this process
-    /// by default.
-    pub fn identity(mut self, owner: Owner) -> Self {
-        self.owner = Some(owner);
-        self
-    }
-
-    /// Another clock, for tests.
-    #[cfg(any(test, feature = "_test"))]
-    #[doc(hidden)]
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
-        self
-    }
-
-    /// For how long to go on trying to [connect](Self::connect) to a store that cannot be reached yet,
-    /// because it or its leader is only just starting. One attempt by default.
-    ///
-    /// What trying again cannot mend (a wrong password, a URL that makes no sense) is an error at once.
-    /// The first attempt always runs to its end, which each store bounds to a few seconds.
-    pub fn connect_wait(mut self, wait: Duration) -> Self {
-        self.connect_wait = wait;
-        self
-    }
-
-    /// Connects to the store that the URL names.
-    ///
-    /// # Errors
-    /// [`Error::Url`] if the URL is not understood; [`Error::Unavailable`] if the store could not be
-    /// reached within [`connect_wait`](Self::connect_wait); or the store's error.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves no lock behind.
-    pub async fn connect(self, url: &str) -> Result<Keeper> {
-        let mut url = StoreUrl::parse(url)?;
-        let ttl = url.take_duration("ttl")?;
-        let lock_delay = url.take_duration("lock_delay")?;
-        let store = self.reach(|| url.clone().connect()).await?;
-        Self { ttl: self.ttl.or(ttl), lock_delay: self.lock_delay.or(lock_delay), ..self }
-            .over_any(store)
-    }
-
-    /// Connects, and again while the store cannot be reached, until the time given for that is over.
-    async fn reach<F>(&self, mut connect: impl FnMut() -> F) -> Result<AnyStore>
-    where
-        F: Future<Output = Result<AnyStore>>,
-    {
-        let end = self.clock.now() + self.connect_wait;
-        let mut outage = Outage::new(&self.clock, self.clock.now(), None);
-        let mut until = Moment::NEVER;
-        loop {
-            let answer = tokio::select! {
-                biased;
-                answer = connect() => answer,
-                () = self.clock.sleep_until(until) => break,
-            };
-            let pause = match answer {
-                Err(Error::Store(e)) if e.is_transient() && !self.connect_wait.is_zero() => {
-                    outage.failed(e)
-                }
-                answer => return answer,
-            };
-            until = end;
-            tokio::select! {
-                biased;
-                () = self.clock.sleep_until(until) => break,
-                () = self.clock.sleep(pause) => {}
-            }
-        }
-        Err(outage.or(()).expect_err("the first attempt is not cut off"))
-    }
-
-    /// Uses a store that the program has made itself: one of [`store`](crate::store), or its own.
-    ///
-    /// # Errors
-    /// [`Error::Option`] if the options make no sense.
-    pub fn over(self, store: impl Store) -> Result<Keeper> {
-        self.over_any(AnyStore::new(store))
-    }
-
-    fn over_any(self, store: AnyStore) -> Result<Keeper> {
-        let ttl = self.ttl.unwrap_or(TTL_DEFAULT);
-        let times = Times { ttl, lock_delay: self.lock_delay.unwrap_or_default() };
-        times.check(&self.renew)?;
+impl Keeper {
+    pub(crate) fn new(
+        store: AnyStore,
+        clock: Clock,
+        times: Times,
+        renew: Renew,
+        owner: Owner,
+        own_thread: Option<OwnThread>,
+    ) -> Self {
         let inner = Inner {
             store,
-            clock: self.clock,
+            clock,
             local_queue: Arc::default(),
             owned: Arc::default(),
             times,
-            renew: self.renew,
-            owner: self.owner.unwrap_or_else(Owner::this_process).bounded(),
+            renew,
+            owner,
             sessions: Mutex::default(),
             closed: AtomicBool::new(false),
             closing: tokio::sync::Mutex::default(),
+            own_thread,
         };
-        Ok(Keeper { inner: Arc::new(inner) })
+        Self { inner: Arc::new(inner) }
     }
-}
 
-impl Keeper {
     /// Connects to the store that the URL names, for example `sqlite:locks.db` or `memory://name`.
     ///
     /// # Errors
@@ -248,15 +128,7 @@ impl Keeper {
 
     /// Options first, then connect: see [`Builder`].
     pub fn builder() -> Builder {
-        let renew = Renew::DEFAULT;
-        Builder {
-            ttl: None,
-            lock_delay: None,
-            renew,
-            owner: None,
-            clock: Clock::system(),
-            connect_wait: Duration::ZERO,
-        }
+        Builder::new()
     }
 
     /// What the store can do.
@@ -571,57 +443,18 @@ impl Inner {
     }
 }
 
-impl fmt::Debug for Keeper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keeper").field("store", &self.inner.store).finish_non_exhaustive()
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(thread) = self.own_thread.take() {
+            let Sessions { home, tasks, .. } = std::mem::take(&mut *self.sessions());
+            drop(home);
+            thread.end_after(tasks);
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        error::{ErrorKind, StoreError},
-        store::memory::Memory,
-    };
-    use std::sync::atomic::AtomicU32;
-
-    /// Connects with this patience to a store that answers from the third attempt on, or refuses for ever
-    /// with another error than being unreachable. Says how often it was tried.
-    async fn connect(wait: Duration, kind: ErrorKind) -> (Result<AnyStore>, u32) {
-        let attempts = AtomicU32::new(0);
-        let attempt = async || match attempts.fetch_add(1, Ordering::Relaxed) {
-            2.. if kind == ErrorKind::Unavailable => Ok(AnyStore::new(Memory::new())),
-            _ => Err(StoreError::not_applied("late", kind, "not yet").into()),
-        };
-        let connected = Keeper::builder().connect_wait(wait).reach(attempt).await;
-        (connected, attempts.into_inner())
-    }
-
-    #[tokio::test]
-    async fn a_store_that_is_not_there_yet_is_waited_for() {
-        let (connected, attempts) = connect(Duration::from_secs(60), ErrorKind::Unavailable).await;
-        assert!(connected.is_ok() && attempts == 3, "{attempts}: {connected:?}");
-    }
-
-    #[tokio::test]
-    async fn without_patience_the_first_error_is_the_answer() {
-        let (connected, attempts) = connect(Duration::ZERO, ErrorKind::Unavailable).await;
-        assert!(matches!(connected, Err(Error::Store(_))), "{connected:?}");
-        assert_eq!(attempts, 1);
-    }
-
-    #[tokio::test]
-    async fn what_trying_again_cannot_mend_is_said_at_once() {
-        let (connected, attempts) = connect(Duration::from_secs(60), ErrorKind::Denied).await;
-        assert!(matches!(connected, Err(Error::Store(_))), "{connected:?}");
-        assert_eq!(attempts, 1);
-    }
-
-    #[tokio::test]
-    async fn a_store_that_stays_away_is_unavailable_when_the_time_is_over() {
-        let (connected, attempts) = connect(Duration::from_millis(1), ErrorKind::Unavailable).await;
-        assert!(matches!(connected, Err(Error::Unavailable { .. })), "{connected:?}");
-        assert_eq!(attempts, 1);
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keeper").field("store", &self.inner.store).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,7 @@
 //! What a program calls: the keeper, the primitives and their options, the guard.
 
 pub(crate) mod acquire;
+pub(crate) mod builder;
 pub(crate) mod election;
 pub(crate) mod guard;
 pub(crate) mod keeper;

@@ -9,6 +9,7 @@ pub(crate) mod hold_state;
 pub(crate) mod local_queue;
 pub(crate) mod opening;
 pub(crate) mod outage;
+pub(crate) mod own_thread;
 pub(crate) mod pending_ticket;
 pub(crate) mod state;
 mod task;
@@ -85,7 +86,7 @@ impl Session {
         };
         let queue =
             CleanupQueue { cleanups: handed_over, store: store.clone(), state: Arc::clone(&state) };
-        let task = tokio::spawn(task.run(queue, asked));
+        let task = store.spawn(task.run(queue, asked));
         let session =
             Self { id, store: store.clone(), terms, state, cleanups, renewals, auto_renew };
         Ok((Arc::new(session), task))

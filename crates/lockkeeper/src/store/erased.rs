@@ -11,8 +11,10 @@ use crate::{
         name::Name,
         ticket::{Mode, SessionId, TicketId},
     },
+    session::own_thread::Within,
 };
 use std::{fmt, pin::Pin, sync::Arc};
+use tokio::{runtime::Handle, task::JoinHandle};
 
 /// A future that owns all it needs, so that another task can take it over half-way.
 pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -20,7 +22,7 @@ pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 macro_rules! twin {
     (
         now { $( fn $now:ident ( $($now_arg:ident : $now_ty:ty),* ) -> $now_out:ty; )* }
-        later { $( $(#[$own:meta])* async fn $op:ident ( $($arg:ident : $ty:ty),* ) -> $out:ty; )* }
+        later { $( async fn $op:ident ( $($arg:ident : $ty:ty),* ) -> $out:ty; )* }
     ) => {
         trait Erased: Send + Sync + 'static {
             $( fn $now(&self, $($now_arg: $now_ty),*) -> $now_out; )*
@@ -37,17 +39,17 @@ macro_rules! twin {
         }
 
         impl AnyStore {
-            $( $(#[$own])* pub(crate) fn $op(&self, $($arg: $ty),*) -> Boxed<$out> {
-                Arc::clone(&self.0).$op($($arg),*)
+            $( pub(crate) fn $op(&self, $($arg: $ty),*) -> Boxed<$out> {
+                self.within(Arc::clone(&self.store).$op($($arg),*))
             } )*
         }
 
         impl Store for AnyStore {
             $( fn $now(&self, $($now_arg: $now_ty),*) -> $now_out {
-                self.0.$now($($now_arg),*)
+                self.store.$now($($now_arg),*)
             } )*
             $( async fn $op(&self, $($arg: $ty),*) -> $out {
-                Arc::clone(&self.0).$op($($arg),*).await
+                Self::$op(self, $($arg),*).await
             } )*
         }
     };
@@ -55,7 +57,11 @@ macro_rules! twin {
 
 /// Any store, behind one cheap handle. It is itself a [`Store`], so wrappers can wrap it.
 #[derive(Clone)]
-pub struct AnyStore(Arc<dyn Erased>);
+pub struct AnyStore {
+    store: Arc<dyn Erased>,
+    /// Where its connections and the sessions' tasks run, if not where it is called.
+    runtime: Option<Handle>,
+}
 
 twin! {
     now {
@@ -83,7 +89,6 @@ twin! {
         async fn read(name: Name) -> StoreResult<Option<Cell>>;
         async fn write(edit: Edit) -> StoreResult<Edited>;
         async fn evict(name: Name, ticket: TicketId) -> StoreResult<bool>;
-        #[expect(dead_code, reason = "the library does not ask for it; programs do, by the trait")]
         async fn advice() -> StoreResult<Vec<Advice>>;
     }
 }
@@ -91,17 +96,37 @@ twin! {
 impl AnyStore {
     /// Takes a store as it is.
     pub fn new(store: impl Store) -> Self {
-        Self(Arc::new(store))
+        Self::shared(Arc::new(store))
     }
 
     /// Takes a store that has other owners as well.
     pub fn shared<S: Store>(store: Arc<S>) -> Self {
-        Self(store)
+        Self { store, runtime: None }
+    }
+
+    /// The same store, at work in this runtime.
+    pub(crate) fn on(self, runtime: &Handle) -> Self {
+        Self { runtime: Some(runtime.clone()), ..self }
+    }
+
+    /// Starts a session's task where the store is at work.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        match &self.runtime {
+            Some(runtime) => runtime.spawn(task),
+            None => tokio::spawn(task),
+        }
+    }
+
+    fn within<T: 'static>(&self, call: Boxed<T>) -> Boxed<T> {
+        match &self.runtime {
+            Some(runtime) => Box::pin(Within::new(runtime, call)),
+            None => call,
+        }
     }
 }
 
 impl fmt::Debug for AnyStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AnyStore({} {})", self.0.scheme(), self.0.id())
+        write!(f, "AnyStore({} {})", self.store.scheme(), self.store.id())
     }
 }
