@@ -164,6 +164,8 @@ fn capacity(of: u32) -> Cow<'static, str> {
 
 /// Why a lock that was held is held no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Loss {
     /// The session could not be renewed in time.

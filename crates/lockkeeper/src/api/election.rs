@@ -188,9 +188,11 @@ impl Term {
 
 /// The leader, as [`Election::leader`] and [`Observer`] show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Leader {
     /// What the leader proclaims.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::model::serde::label"))]
     pub label: Vec<u8>,
     /// The number of its term.
     pub fence: u64,

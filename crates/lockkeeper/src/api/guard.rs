@@ -46,6 +46,8 @@ use std::{
 /// # drop(guard); keeper.close().await; Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Health {
     /// Held, and the last renewal was answered.

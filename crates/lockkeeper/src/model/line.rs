@@ -96,6 +96,7 @@ pub fn settle<R: LineRow, E>(
 /// }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Line {
     /// Its name.
@@ -126,6 +127,7 @@ impl Line {
 
 /// One ticket as listings show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Ticket {
     /// Its id.
     pub id: TicketId,
@@ -137,15 +139,28 @@ pub struct Ticket {
     /// of another library is [unknown](Owner::is_unknown); its ticket's label is never its token.
     pub owner: Option<Owner>,
     /// Its label, or what a candidate proclaims.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::model::serde::label"))]
     pub label: Vec<u8>,
     /// How long ago it entered the line; zero for another library's ticket if that is not known.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "entered_ago_ms", serialize_with = "crate::model::serde::millis")
+    )]
     pub entered_ago: Duration,
     /// How long ago it was granted; `None` while it waits, and if the store has not noted it. Then
     /// `entered_ago` is the most that it can be.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "granted_ago_ms", serialize_with = "crate::model::serde::millis_if")
+    )]
     pub granted_ago: Option<Duration>,
     /// When it ends unless its session is renewed: lock-delay included, if it is granted or the store
     /// makes no difference ([`waiters_end_at_ttl`](crate::Capabilities::waiters_end_at_ttl)). Of another
     /// library's ticket: zero if that is not known, [`Duration::MAX`] if it never ends by itself.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "ends_in_ms", serialize_with = "crate::model::serde::millis")
+    )]
     pub ends_in: Duration,
 }
 

@@ -4,4 +4,6 @@ pub mod admission;
 pub mod line;
 pub(crate) mod name;
 pub(crate) mod sequencer;
+#[cfg(feature = "serde")]
+pub(crate) mod serde;
 pub(crate) mod ticket;

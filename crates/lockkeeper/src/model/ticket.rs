@@ -118,6 +118,8 @@ impl FromStr for TicketId {
 
 /// How much of a line's capacity a ticket takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Mode {
     /// One ticket at a time: `lock` and `rwlock().write()`.
@@ -186,6 +188,7 @@ impl fmt::Display for Mode {
 /// assert!(Owner::default().is_unknown());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Owner {
     /// The machine.
     pub host: String,

@@ -91,6 +91,7 @@ pub const LIST_MAX: usize = 1_000;
 /// assert!(mine.fair && !mine.survives_failover);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Capabilities {
     /// Waiting in order ([`Manner::Queue`]). Without it only contending is possible.
     pub fair: bool,
@@ -184,12 +185,25 @@ pub struct Open {
 
 /// The terms on which a session was opened; a store may not be able to grant what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Terms {
     /// For how long a renewal is good.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "ttl_ms", serialize_with = "crate::model::serde::millis")
+    )]
     pub ttl: Duration,
     /// Extra time after the TTL for which the store keeps granted tickets.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "lock_delay_ms", serialize_with = "crate::model::serde::millis")
+    )]
     pub lock_delay: Duration,
     /// How much earlier than the TTL the client stops believing, for clocks that run unevenly.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "margin_ms", serialize_with = "crate::model::serde::millis")
+    )]
     pub margin: Duration,
 }
 
@@ -294,12 +308,17 @@ pub enum Entered {
 
 /// What a waiter is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Wait {
     /// How many tickets stand before this one, holders included.
     pub ahead: usize,
     /// The first holder, if the store can tell without another round trip.
     pub holder: Option<Holder>,
     /// When the line can move without a write: look again then.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "recheck_ms", serialize_with = "crate::model::serde::millis")
+    )]
     pub recheck: Duration,
 }
 
@@ -315,12 +334,18 @@ impl Wait {
 
 /// A lock's holder, as waiters are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Holder {
     /// The process that holds it.
     pub owner: Owner,
     /// The label of the ticket.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::model::serde::label"))]
     pub label: Vec<u8>,
     /// For how long already; `None` if the store has not noted when the lock came to it.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "held_for_ms", serialize_with = "crate::model::serde::millis_if")
+    )]
     pub held_for: Option<Duration>,
 }
 
