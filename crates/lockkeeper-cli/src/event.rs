@@ -86,7 +86,7 @@ impl From<Mode> for ModeView {
     }
 }
 
-/// Somebody who holds a lock.
+/// A lock's holder.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct HolderView {
     /// None for a client of another library, as the number of its process.
@@ -99,14 +99,14 @@ pub(crate) struct HolderView {
 
 impl From<&Holder> for HolderView {
     fn from(holder: &Holder) -> Self {
-        let Holder { owner, label: note, held_for } = holder;
+        let owner = &holder.owner;
         let known = !owner.is_unknown();
         Self {
             host: known.then(|| owner.host.clone()),
             pid: known.then_some(owner.pid),
             program: owner.program.clone(),
-            label: label(note),
-            held_ms: held_for.map(duration::ms),
+            label: label(&holder.label),
+            held_ms: holder.held_for.map(duration::ms),
         }
     }
 }
@@ -117,8 +117,8 @@ pub(crate) fn holder(ticket: &Ticket) -> Option<HolderView> {
 }
 
 fn as_holder(ticket: &Ticket) -> Option<Holder> {
-    let Ticket { owner, label: note, granted_ago, .. } = ticket.clone();
-    Some(Holder { owner: owner?, label: note, held_for: granted_ago })
+    let owner = ticket.owner.clone()?;
+    Some(Holder::new(owner, ticket.label.clone(), ticket.granted_ago))
 }
 
 /// How a granted ticket is held, in words.
@@ -130,9 +130,9 @@ pub(crate) fn held_words(ticket: &Ticket) -> String {
     }
 }
 
-/// A ticket's note as text; none if it is empty.
-pub(crate) fn label(note: &[u8]) -> Option<String> {
-    (!note.is_empty()).then(|| String::from_utf8_lossy(note).into_owned())
+/// A ticket's label as text; none if it is empty.
+pub(crate) fn label(label: &[u8]) -> Option<String> {
+    (!label.is_empty()).then(|| String::from_utf8_lossy(label).into_owned())
 }
 
 /// The number of this grant. A store without fences says 0, which must never be passed on: a
@@ -265,15 +265,15 @@ mod tests {
     use super::*;
     use lockkeeper::Owner;
 
-    fn wait(ahead: usize, note: &str) -> Wait {
-        let owner = Owner { host: "ci-7".into(), pid: 4121, program: "sh".into() };
-        let held_for = Some(Duration::from_secs(40));
-        let holder = Some(Holder { owner, label: note.into(), held_for });
-        Wait { ahead, holder, recheck: Duration::ZERO }
+    fn wait(ahead: usize, label: &str) -> Wait {
+        let owner = Owner::new("ci-7", 4121, "sh");
+        let mut wait = Wait::new(ahead, Duration::ZERO);
+        wait.holder = Some(Holder::new(owner, label, Some(Duration::from_secs(40))));
+        wait
     }
 
     #[test]
-    fn the_wait_is_told_as_one_would_say_it() {
+    fn a_wait_is_told_with_place_holder_and_time() {
         let age = Duration::from_secs(2);
         assert_eq!(
             waiting_words("deploy", Mode::Exclusive, Manner::Queue, &wait(3, ""), age),
@@ -298,8 +298,8 @@ mod tests {
         assert_eq!(words, "waiting for `a` · 1st in line · held by another client, night");
         let words = waiting_words("a", Mode::Exclusive, Manner::NoLine, &long, age);
         assert!(words.starts_with("waiting for `a` · asking again and again, as this"), "{words}");
-        let nobody = Wait { ahead: 0, holder: None, recheck: Duration::ZERO };
-        let words = waiting_words("a", Mode::Exclusive, Manner::Queue, &nobody, age);
+        let unknown = Wait::new(0, Duration::ZERO);
+        let words = waiting_words("a", Mode::Exclusive, Manner::Queue, &unknown, age);
         assert_eq!(words, "waiting for `a` · 1st in line");
     }
 

@@ -108,8 +108,12 @@ impl From<&Ticket> for TicketView {
 
 impl From<&Owner> for OwnerView {
     fn from(owner: &Owner) -> Self {
-        let (known, Owner { host, pid, program }) = (!owner.is_unknown(), owner.clone());
-        Self { host: known.then_some(host), pid: known.then_some(pid), program }
+        let known = !owner.is_unknown();
+        Self {
+            host: known.then(|| owner.host.clone()),
+            pid: known.then_some(owner.pid),
+            program: owner.program.clone(),
+        }
     }
 }
 

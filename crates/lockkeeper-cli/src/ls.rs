@@ -109,17 +109,13 @@ mod tests {
     use lockkeeper::{Name, Owner, TicketId, store::PLAIN_CAPACITY};
 
     fn ticket(mode: Mode, fence: Option<u64>, host: &str) -> Ticket {
-        let host = host.to_owned();
-        Ticket {
-            id: TicketId::random(),
-            mode,
-            fence,
-            owner: (!host.is_empty()).then(|| Owner { host, pid: 7, program: "sh".into() }),
-            label: Vec::new(),
-            entered_ago: Duration::from_secs(50),
-            granted_ago: fence.map(|_| Duration::from_secs(42)),
-            ends_in: Duration::from_secs(9),
-        }
+        let mut ticket = Ticket::new(TicketId::random(), mode);
+        ticket.fence = fence;
+        ticket.owner = (!host.is_empty()).then(|| Owner::new(host, 7, "sh"));
+        ticket.entered_ago = Duration::from_secs(50);
+        ticket.granted_ago = fence.map(|_| Duration::from_secs(42));
+        ticket.ends_in = Duration::from_secs(9);
+        ticket
     }
 
     fn row(capacity: u32, tickets: Vec<Ticket>) -> String {

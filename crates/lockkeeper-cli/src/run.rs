@@ -157,7 +157,9 @@ pub(crate) async fn run(args: &Run, common: &Common) -> Result<End, Failure> {
 fn owner(args: &Run) -> Owner {
     let command = args.command.first().map(Path::new).and_then(Path::file_name);
     let program = command.unwrap_or_default().to_string_lossy().chars().take(16).collect();
-    Owner { program, ..Owner::this_process() }
+    let mut owner = Owner::this_process();
+    owner.program = program;
+    owner
 }
 
 impl Job<'_> {

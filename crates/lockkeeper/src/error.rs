@@ -247,6 +247,7 @@ pub enum ErrorKind {
 /// and the reason in words (never with a password in it).
 #[derive(Debug, thiserror::Error)]
 #[error("{store}: {what}")]
+#[non_exhaustive]
 pub struct StoreError {
     /// The kind of store.
     pub store: &'static str,

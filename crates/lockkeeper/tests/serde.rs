@@ -7,7 +7,7 @@ use serde_json::{from_value, json, to_value};
 
 #[tokio::test]
 async fn a_line_has_its_times_in_milliseconds_and_its_label_as_text() {
-    let owner = Owner { host: "ci-7".into(), pid: 4121, program: "sh".into() };
+    let owner = Owner::new("ci-7", 4121, "sh");
     let keeper = Keeper::builder().identity(owner).over(Memory::new()).unwrap();
     let guard = keeper.lock("a").label("nightly").await.unwrap();
     let line = to_value(keeper.get("a").await.unwrap()).unwrap();

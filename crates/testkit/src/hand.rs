@@ -40,7 +40,7 @@ impl Hand {
     /// The request that opens such a session.
     #[must_use]
     pub fn ask(session: SessionId, ttl: Duration, lock_delay: Duration) -> Open {
-        let owner = Owner { host: "here".into(), pid: 7, program: "hand".into() };
+        let owner = Owner::new("here", 7, "hand");
         Open { session, ttl, lock_delay, owner }
     }
 

@@ -191,7 +191,9 @@ impl Store for Bent {
         if self.has(Bug::NoDelay) {
             ask.lock_delay = Duration::ZERO;
         }
-        Ok(Terms { lock_delay, ..self.inner.open(ask).await? })
+        let mut terms = self.inner.open(ask).await?;
+        terms.lock_delay = lock_delay;
+        Ok(terms)
     }
 
     async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {

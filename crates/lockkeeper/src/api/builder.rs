@@ -24,7 +24,7 @@ use std::time::Duration;
 /// let keeper = Keeper::builder()
 ///     .ttl(Duration::from_secs(10))
 ///     .lock_delay(Duration::from_secs(2))
-///     .identity(Owner { program: "billing".into(), ..Owner::this_process() })
+///     .identity(Owner::new("ci-7", std::process::id(), "billing"))
 ///     .connect_wait(Duration::from_secs(30))
 ///     .connect("memory://doc-builder")
 ///     .await?;

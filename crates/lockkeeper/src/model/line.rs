@@ -128,6 +128,7 @@ impl Line {
 /// One ticket as listings show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Ticket {
     /// Its id.
     pub id: TicketId,
@@ -162,6 +163,23 @@ pub struct Ticket {
         serde(rename = "ends_in_ms", serialize_with = "crate::model::serde::millis")
     )]
     pub ends_in: Duration,
+}
+
+impl Ticket {
+    /// A waiting ticket of which nothing else is known: what a store fills in.
+    #[must_use]
+    pub fn new(id: TicketId, mode: Mode) -> Self {
+        Self {
+            id,
+            mode,
+            fence: None,
+            owner: None,
+            label: Vec::new(),
+            entered_ago: Duration::ZERO,
+            granted_ago: None,
+            ends_in: Duration::ZERO,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The model that all stores share: names, tickets, lines, and which tickets are admitted. No I/O.
 
-pub mod admission;
-pub mod line;
+pub(crate) mod admission;
+pub(crate) mod line;
 pub(crate) mod name;
 pub(crate) mod sequencer;
 #[cfg(feature = "serde")]

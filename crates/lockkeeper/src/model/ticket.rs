@@ -183,12 +183,14 @@ impl fmt::Display for Mode {
 ///
 /// ```
 /// # use lockkeeper::Owner;
-/// let owner = Owner { program: "billing".into(), ..Owner::this_process() };
+/// let mut owner = Owner::this_process();
+/// owner.program = "billing".into();
 /// println!("{owner}");                                   // ci-7 (pid 4121)
 /// assert!(Owner::default().is_unknown());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
 pub struct Owner {
     /// The machine.
     pub host: String,
@@ -199,6 +201,11 @@ pub struct Owner {
 }
 
 impl Owner {
+    /// A process by its machine, its number and its name.
+    pub fn new(host: impl Into<String>, pid: u32, program: impl Into<String>) -> Self {
+        Self { host: host.into(), pid, program: program.into() }
+    }
+
     /// This process.
     #[must_use]
     pub fn this_process() -> Self {
@@ -276,7 +283,7 @@ mod tests {
     #[test]
     fn an_owner_of_whom_nothing_is_known_is_another_client() {
         assert_eq!(Owner::default().to_string(), "another client");
-        let known = Owner { host: "ci-7".into(), pid: 4121, program: String::new() };
+        let known = Owner::new("ci-7", 4121, "");
         assert_eq!(known.to_string(), "ci-7 (pid 4121)");
     }
 

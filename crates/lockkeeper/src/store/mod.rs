@@ -58,7 +58,8 @@ pub mod clock {
     pub use crate::clock::*;
 }
 pub use crate::model::{
-    admission, line,
+    admission::{Room, admitted},
+    line::{Front, LINE_MAX, LineRow, settle},
     ticket::{PLAIN_CAPACITY, Place, SessionId},
 };
 pub use erased::AnyStore;
@@ -186,6 +187,7 @@ pub struct Open {
 /// The terms on which a session was opened; a store may not be able to grant what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Terms {
     /// For how long a renewal is good.
     #[cfg_attr(
@@ -309,6 +311,7 @@ pub enum Entered {
 /// What a waiter is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Wait {
     /// How many tickets stand before this one, holders included.
     pub ahead: usize,
@@ -323,6 +326,12 @@ pub struct Wait {
 }
 
 impl Wait {
+    /// So many tickets are ahead; look again after this time. The holder may be filled in.
+    #[must_use]
+    pub fn new(ahead: usize, recheck: Duration) -> Self {
+        Self { ahead, holder: None, recheck }
+    }
+
     /// How long a waiter behind so many tickets rests at most between two polls, although hints wake it:
     /// hints may be lost. Far back the grant is not near, and a line of hundreds is long to read.
     pub(crate) fn rest_most(ahead: usize) -> Duration {
@@ -335,6 +344,7 @@ impl Wait {
 /// A lock's holder, as waiters are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Holder {
     /// The process that holds it.
     pub owner: Owner,
@@ -347,6 +357,13 @@ pub struct Holder {
         serde(rename = "held_for_ms", serialize_with = "crate::model::serde::millis_if")
     )]
     pub held_for: Option<Duration>,
+}
+
+impl Holder {
+    /// A holder with the label of its ticket.
+    pub fn new(owner: Owner, label: impl Into<Vec<u8>>, held_for: Option<Duration>) -> Self {
+        Self { owner, label: label.into(), held_for }
+    }
 }
 
 /// How a ticket stands.
@@ -450,6 +467,7 @@ pub enum Edited {
 /// A lock's cell: the small value that belongs to its name. [`Guard::write`](crate::Guard::write) writes
 /// it, [`Keeper::read`](crate::Keeper::read) reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Cell {
     /// Its bytes.
     pub bytes: Vec<u8>,
@@ -457,8 +475,17 @@ pub struct Cell {
     pub fence: u64,
 }
 
+impl Cell {
+    /// A cell with these bytes, written under the grant with this fence.
+    #[must_use]
+    pub fn new(bytes: Vec<u8>, fence: u64) -> Self {
+        Self { bytes, fence }
+    }
+}
+
 /// Something about a store's set-up that its users should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Advice {
     /// What was found.
     pub what: String,
@@ -466,6 +493,17 @@ pub struct Advice {
     pub consequence: String,
     /// What to do about it.
     pub remedy: String,
+}
+
+impl Advice {
+    /// What was found, what can happen because of it, and what to do about it.
+    pub fn new(
+        what: impl Into<String>,
+        consequence: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { what: what.into(), consequence: consequence.into(), remedy: remedy.into() }
+    }
 }
 
 impl fmt::Display for Advice {

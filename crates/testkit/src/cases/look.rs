@@ -78,7 +78,7 @@ async fn it_goes_beyond_one_page(w: World) -> Verdict {
 
 /// Owner, label, mode, fence and ages.
 async fn a_line_shows_who_and_for_how_long(w: World) -> Verdict {
-    let owner = Owner { host: "ci-7".into(), pid: 4121, program: "nightly".into() };
+    let owner = Owner::new("ci-7", 4121, "nightly");
     let keeper = w.build(Keeper::builder().ttl(LONG).identity(owner.clone())).await;
     let guard = keeper.lock("a").label("build 7").try_now().await?.expect("free");
     let other = w.keeper().await;

@@ -19,7 +19,7 @@
 //! | close | 2 |
 //! | list | 1 for each 4,000 keys, and then 1 for the leases |
 //!
-//! A ticket is granted by the one rule of [`admission`](crate::admission), applied to a linearizable read of
+//! A ticket is granted by the one rule of [`admitted`](crate::store::admitted), applied to a linearizable read of
 //! the line, or by a hand-off notice from the ticket before it. `try_now` is one transaction that puts the
 //! ticket only if the line has room.
 //!

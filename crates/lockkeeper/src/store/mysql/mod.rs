@@ -51,6 +51,8 @@ mod sweep;
 mod tx;
 mod watch;
 
+/// The client whose transactions [`lock_in`] and [`fence_check`] take.
+pub use mysql_async;
 pub use tx::{Procedures, fence_check, lock_in};
 
 use super::{

@@ -51,6 +51,8 @@ mod statements;
 mod sweep;
 mod tx;
 
+/// The client whose transactions [`lock_in`] and [`fence_check`] take.
+pub use tokio_postgres;
 pub use tx::{Schema, fence_check, lock_in};
 
 use super::{

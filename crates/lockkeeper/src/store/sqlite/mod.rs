@@ -113,6 +113,7 @@ impl Sqlite {
     }
 
     /// How many renewals this handle has sent to the file, for tests and benchmarks.
+    #[doc(hidden)]
     #[must_use]
     pub fn renewals(&self) -> u64 {
         self.renewals.load(Ordering::Relaxed)
