@@ -1,9 +1,16 @@
 //! The lockkeeper command: locks for shells.
 //!
 //! [`cli`] has every flag, [`run`] the main verb, [`exit_code`] what the codes mean.
+//!
+//! The command is for Linux. A port to macOS needs another way to do what these do: the parent-death signal
+//! and `/proc/self/exe` in [`shim`], [`procfs`], `/proc/self/status` in [`signals`], `signalfd` in
+//! [`suspend`], and the process's name in [`supervisor`]. All the rest is Unix.
 
 #[cfg(not(target_os = "linux"))]
-compile_error!("the command relies on Linux to end with it what it runs; the library does not");
+compile_error!(
+    "the command needs Linux: the parent-death signal ends what it runs with it (docs/cli.md); \
+     the library runs on any Unix"
+);
 
 mod child;
 mod cli;

@@ -3,18 +3,23 @@
 use crate::{
     api::{
         guard::Guard,
-        keeper::{Inner, Keeper},
-        options::{Renew, TIME_MAX, TTL_MIN, Times, at_least, at_most},
+        keeper::Keeper,
+        options::{Renew, TIME_MAX, TTL_MIN},
         retry::Retry,
     },
     clock::Clock,
     error::{Error, Result},
     model::{
         name::{Name, NameError},
-        ticket::{LABEL_MAX, Mode, PERMITS_MAX},
+        ticket::Mode,
     },
     observe,
-    session::wait::{LockRequest, OnWait, Patience, acquire},
+    session::{
+        keeper_state::KeeperState,
+        request::{LockRequest, OnWait, Patience, check_label, check_mode},
+        times::{Times, at_least, at_most},
+        wait::acquire,
+    },
     store::{Manner, Store as _, Wait},
 };
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
@@ -162,7 +167,17 @@ impl Acquire {
     }
 
     /// Lets go of the lock so long after its grant, whatever its holder does:
-    /// [`lost`](Guard::lost) says [`Loss::MaxHold`](crate::Loss::MaxHold).
+    /// [`lost`](Guard::lost) says [`Loss::MaxHold`](crate::Loss::MaxHold). A bound for work that hangs.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Keeper, Loss}; use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-max-hold").await?;
+    /// let bounded = keeper.lock("job").max_hold(Duration::from_millis(20));
+    /// let hangs = bounded.run(|_| std::future::pending::<()>()).await;
+    /// assert!(matches!(hangs, Err(Error::Lost { why: Loss::MaxHold, .. })));
+    /// # keeper.close().await; Ok(()) }
+    /// ```
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.max_hold = Some(max_hold);
         self
@@ -190,7 +205,7 @@ impl Acquire {
     }
 
     /// What others read beside the ticket ([`Ticket::label`](crate::Ticket::label)): at most
-    /// [`LABEL_MAX`] bytes. The holder can [change](Guard::set_label) it.
+    /// [`LABEL_MAX`](crate::LABEL_MAX) bytes. The holder can [change](Guard::set_label) it.
     pub fn label(mut self, label: impl Into<Vec<u8>>) -> Self {
         self.label = label.into();
         self
@@ -213,7 +228,8 @@ impl Acquire {
         self
     }
 
-    /// When to try again, for [`unfair`](Self::unfair).
+    /// When to try again, for [`unfair`](Self::unfair). Without it the pauses grow from 5 ms to a second,
+    /// for as long as [`wait`](Self::wait) allows. A lock that stands in line ignores it.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
@@ -241,6 +257,17 @@ impl Acquire {
     }
 
     /// Takes the lock if it is free now; `None` if it is held or a ticket waits for it.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-try-now").await?;
+    /// match keeper.lock("report").try_now().await? {
+    ///     Some(guard) => guard.release().await?,
+    ///     None => println!("another process writes it"),
+    /// }
+    /// # keeper.close().await; Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// As awaiting the builder, but never [`Error::NotAcquired`].
@@ -325,7 +352,7 @@ impl Acquire {
     }
 
     /// Checks everything that can be wrong before anything is sent.
-    fn request(mut self) -> Result<(Arc<Inner>, LockRequest)> {
+    fn request(mut self) -> Result<(Arc<KeeperState>, LockRequest)> {
         if self.patience == Patience::For(Duration::ZERO) {
             (self.manner, self.patience) = (Manner::Contend, Patience::Try);
         }
@@ -407,30 +434,6 @@ pub(crate) async fn finish<T>(guard: Guard, out: T) -> Result<T> {
 struct Missed {
     name: Name,
     waited: Duration,
-}
-
-fn check_mode(mode: Mode) -> Result<()> {
-    let Mode::Permits { weight, of } = mode else { return Ok(()) };
-    let wrong = match (weight, of) {
-        (_, 0) => "a semaphore has at least 1 permit".to_owned(),
-        (_, of) if of > PERMITS_MAX => {
-            format!("a semaphore has at most {PERMITS_MAX} permits, not {of}")
-        }
-        (0, _) => "at least 1 permit must be asked for".to_owned(),
-        (weight, of) if weight > of => {
-            format!("{weight} permits were asked for, but the semaphore has only {of}")
-        }
-        _ => return Ok(()),
-    };
-    Err(Error::option("permits", wrong))
-}
-
-pub(crate) fn check_label(label: &[u8]) -> Result<()> {
-    if label.len() <= LABEL_MAX {
-        return Ok(());
-    }
-    let len = label.len();
-    Err(Error::option("label", format!("a label has at most {LABEL_MAX} bytes, not {len}")))
 }
 
 impl IntoFuture for Acquire {

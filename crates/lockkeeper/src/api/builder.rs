@@ -3,14 +3,15 @@
 use crate::{
     api::{
         keeper::Keeper,
-        options::{Renew, TTL_DEFAULT, Times},
+        options::{Renew, TTL_DEFAULT},
     },
-    clock::{Clock, Moment},
-    error::{Error, Result},
+    clock::Clock,
+    error::Result,
     model::ticket::Owner,
     session::{
-        outage::Outage,
+        outage,
         own_thread::{OwnThread, Within},
+        times::Times,
     },
     store::{AnyStore, Store, url::StoreUrl},
 };
@@ -69,7 +70,8 @@ impl Builder {
         self
     }
 
-    /// How sessions are renewed.
+    /// How sessions are renewed: see [`Renew`]. It holds for sessions with the keeper's own TTL; a lock
+    /// with a TTL of its own is renewed every third of that.
     pub fn renew(mut self, renew: Renew) -> Self {
         self.renew = renew;
         self
@@ -123,8 +125,19 @@ impl Builder {
 
     /// Connects to the store that the URL names.
     ///
+    /// ```
+    /// # use lockkeeper::{Error, Keeper};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// let keeper = Keeper::builder().connect("memory://doc-connect?ttl=20s").await?;
+    /// match Keeper::builder().connect("memory://doc-connect?ttl=soon").await {
+    ///     Err(Error::Url(e)) => assert_eq!(e.option.as_deref(), Some("ttl")),
+    ///     other => panic!("soon is no duration: {other:?}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::Url`] if the URL is not understood; [`Error::Unavailable`] if the store could not be
+    /// [`Error::Url`](crate::Error::Url) if the URL is not understood; [`Error::Unavailable`](crate::Error::Unavailable) if the store could not be
     /// reached within [`connect_wait`](Self::connect_wait); or the store's error.
     ///
     /// # Cancel safety
@@ -139,7 +152,8 @@ impl Builder {
         let mut url = StoreUrl::parse(url)?;
         let ttl = url.take_duration("ttl")?;
         let lock_delay = url.take_duration("lock_delay")?;
-        let connecting = Box::pin(self.reach(|| url.clone().connect()));
+        let connecting =
+            Box::pin(outage::reach(&self.clock, self.connect_wait, || url.clone().connect()));
         let store = match &thread {
             Some(thread) => Within::new(thread.handle(), connecting).await?,
             None => connecting.await?,
@@ -152,40 +166,16 @@ impl Builder {
         self.own_thread.then(OwnThread::start).transpose()
     }
 
-    /// Connects, and again while the store cannot be reached, until the time given for that is over.
-    async fn reach<F>(&self, mut connect: impl FnMut() -> F) -> Result<AnyStore>
-    where
-        F: Future<Output = Result<AnyStore>>,
-    {
-        let end = self.clock.now() + self.connect_wait;
-        let mut outage = Outage::new(&self.clock, self.clock.now(), None);
-        let mut until = Moment::NEVER;
-        loop {
-            let answer = tokio::select! {
-                biased;
-                answer = connect() => answer,
-                () = self.clock.sleep_until(until) => break,
-            };
-            let pause = match answer {
-                Err(Error::Store(e)) if e.is_transient() && !self.connect_wait.is_zero() => {
-                    outage.failed(e)
-                }
-                answer => return answer,
-            };
-            until = end;
-            tokio::select! {
-                biased;
-                () = self.clock.sleep_until(until) => break,
-                () = self.clock.sleep(pause) => {}
-            }
-        }
-        Err(outage.or(()).expect_err("the first attempt is not cut off"))
-    }
-
     /// Uses a store that the program has made itself: one of [`store`](crate::store), or its own.
     ///
+    /// ```
+    /// # use lockkeeper::{Keeper, store::memory::Memory}; use std::time::Duration;
+    /// let keeper = Keeper::builder().ttl(Duration::from_secs(5)).over(Memory::new())?;
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::Option`] if the options make no sense.
+    /// [`Error::Option`](crate::Error::Option) if the options make no sense.
     pub fn over(self, store: impl Store) -> Result<Keeper> {
         let thread = self.start_thread()?;
         self.over_any(AnyStore::new(store), thread)
@@ -201,54 +191,5 @@ impl Builder {
         };
         let owner = self.owner.unwrap_or_else(Owner::this_process).bounded();
         Ok(Keeper::new(store, self.clock, times, self.renew, owner, thread))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        error::{ErrorKind, StoreError},
-        store::memory::Memory,
-    };
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    /// Connects with this patience to a store that answers from the third attempt on, or refuses for ever
-    /// with another error than being unreachable. Says how often it was tried.
-    async fn connect(wait: Duration, kind: ErrorKind) -> (Result<AnyStore>, u32) {
-        let attempts = AtomicU32::new(0);
-        let attempt = async || match attempts.fetch_add(1, Ordering::Relaxed) {
-            2.. if kind == ErrorKind::Unavailable => Ok(AnyStore::new(Memory::new())),
-            _ => Err(StoreError::not_applied("late", kind, "not yet").into()),
-        };
-        let connected = Keeper::builder().connect_wait(wait).reach(attempt).await;
-        (connected, attempts.into_inner())
-    }
-
-    #[tokio::test]
-    async fn a_store_that_is_not_there_yet_is_waited_for() {
-        let (connected, attempts) = connect(Duration::from_secs(60), ErrorKind::Unavailable).await;
-        assert!(connected.is_ok() && attempts == 3, "{attempts}: {connected:?}");
-    }
-
-    #[tokio::test]
-    async fn without_patience_the_first_error_is_the_answer() {
-        let (connected, attempts) = connect(Duration::ZERO, ErrorKind::Unavailable).await;
-        assert!(matches!(connected, Err(Error::Store(_))), "{connected:?}");
-        assert_eq!(attempts, 1);
-    }
-
-    #[tokio::test]
-    async fn what_trying_again_cannot_mend_is_said_at_once() {
-        let (connected, attempts) = connect(Duration::from_secs(60), ErrorKind::Denied).await;
-        assert!(matches!(connected, Err(Error::Store(_))), "{connected:?}");
-        assert_eq!(attempts, 1);
-    }
-
-    #[tokio::test]
-    async fn a_store_that_stays_away_is_unavailable_when_the_time_is_over() {
-        let (connected, attempts) = connect(Duration::from_millis(1), ErrorKind::Unavailable).await;
-        assert!(matches!(connected, Err(Error::Unavailable { .. })), "{connected:?}");
-        assert_eq!(attempts, 1);
     }
 }

@@ -49,7 +49,7 @@ impl Election {
         Campaign(lock.label(label))
     }
 
-    /// Who leads now.
+    /// Who leads now; `None` while there is no leader. A candidate that waits is not shown.
     ///
     /// # Errors
     /// [`Error::Name`](crate::Error::Name), or the store's error.
@@ -81,7 +81,18 @@ impl Election {
     }
 }
 
-/// A candidacy. Await it to lead.
+/// A candidacy. Await it to lead, or set options first.
+///
+/// ```
+/// # use lockkeeper::Keeper; use std::time::Duration;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// # let keeper = Keeper::connect("memory://doc-campaign").await?;
+/// let election = keeper.election("scheduler");
+/// let term = election.campaign("host-7").ttl(Duration::from_secs(5)).await?;
+/// let other = election.campaign("host-8").wait(Duration::from_millis(10)).await;
+/// assert!(other.unwrap_err().is_not_acquired());
+/// # drop(term); keeper.close().await; Ok(()) }
+/// ```
 ///
 /// # Cancel safety
 /// As [`Acquire`].
@@ -131,7 +142,20 @@ impl IntoFuture for Campaign {
     }
 }
 
-/// A leader's term of office. Dropping it resigns.
+/// A leader's term of office. Dropping it resigns, in the background.
+///
+/// ```
+/// # use lockkeeper::Keeper;
+/// # async fn lead(fence: u64) {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// # let keeper = Keeper::connect("memory://doc-term").await?;
+/// let term = keeper.election("scheduler").campaign("host-7").await?;
+/// tokio::select! {
+///     why = term.lost() => eprintln!("no longer the leader: {why}"),
+///     () = lead(term.fence()) => term.resign().await?,
+/// }
+/// # keeper.close().await; Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping the term resigns"]
 pub struct Term(Guard);
@@ -143,14 +167,14 @@ impl Term {
         self.0.fence()
     }
 
-    /// The guard below.
+    /// The guard below, for all that a lock in hand can do: [`health`](Guard::health),
+    /// [`sequencer`](Guard::sequencer), [`loss`](Guard::loss).
     pub fn guard(&self) -> &Guard {
         &self.0
     }
 
     /// The guard below, which is the term of office too: its label is what the leader proclaims, and its
     /// release resigns.
-    #[must_use]
     pub fn into_guard(self) -> Guard {
         self.0
     }
@@ -163,7 +187,7 @@ impl Term {
         self.0.lost().await
     }
 
-    /// Proclaims another label while leading.
+    /// Proclaims another label while leading: observers see it as a change of the leader.
     ///
     /// # Errors
     /// As [`Guard::set_label`].

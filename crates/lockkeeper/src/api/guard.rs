@@ -1,10 +1,7 @@
 //! A lock in hand.
 
 use crate::{
-    api::{
-        acquire::check_label,
-        loss_token::{self, LossToken},
-    },
+    api::loss_token::LossToken,
     clock::Moment,
     error::{Error, Loss, Result},
     model::{
@@ -12,23 +9,10 @@ use crate::{
         sequencer::Sequencer,
         ticket::{Mode, TicketId},
     },
-    observe,
-    session::{
-        Session, hold_state::HoldState, pending_ticket::PendingTicket, state::Lease,
-        wait::LockRequest,
-    },
-    store::{CELL_MAX, Claim, Edit, Edited, Left, Store as _, Terms},
-    sync::Mutex,
+    session::{hold::Hold, request::check_label},
+    store::{CELL_MAX, Edited, Store as _, Terms},
 };
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 /// How a lock in hand stands.
 ///
@@ -91,6 +75,10 @@ pub struct Guard {
 }
 
 impl Guard {
+    pub(crate) fn new(hold: Arc<Hold>) -> Self {
+        Self { hold }
+    }
+
     /// The number of this grant. For one name it grows with every exclusive grant, so a resource
     /// that remembers the highest it has seen can refuse a holder whose time has passed.
     ///
@@ -99,7 +87,7 @@ impl Guard {
     /// [`Keeper::require`](crate::Keeper::require).
     #[must_use]
     pub fn fence(&self) -> u64 {
-        self.hold.hold_state.fence
+        self.hold.state().fence
     }
 
     /// The lock's name.
@@ -111,17 +99,17 @@ impl Guard {
     /// How it is held.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.hold.pending.mode
+        self.hold.mode()
     }
 
     /// The ticket's id: public, as it appears in listings.
     #[must_use]
     pub fn ticket(&self) -> TicketId {
-        self.hold.pending.ticket
+        self.hold.ticket()
     }
 
     /// A text that carries this grant to another program, which can have it
-    /// [checked](crate::Keeper::check).
+    /// [checked](crate::Keeper::check). It is no secret and gives no rights.
     #[must_use]
     pub fn sequencer(&self) -> Sequencer {
         Sequencer::new(self.hold.session().store.id(), self.hold.claim())
@@ -162,21 +150,21 @@ impl Guard {
     /// How the lock stands.
     #[must_use]
     pub fn health(&self) -> Health {
-        loss_token::health(&self.hold.session().state, &self.hold.hold_state)
+        self.hold.state().health(&self.hold.session().state)
     }
 
     /// A token that says when the lock is held no more, for code that does not have the guard: a
     /// spawned task, a callback, another thread.
     #[must_use]
     pub fn loss(&self) -> LossToken {
-        LossToken::new(&self.hold.session().state, &self.hold.hold_state)
+        LossToken::new(&self.hold.session().state, self.hold.state())
     }
 
     /// For how long the lock is held for certain, if no further renewal succeeds.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         let state = &self.hold.session().state;
-        let until = self.hold.hold_state.max_hold.unwrap_or(Moment::NEVER).min(state.deadline());
+        let until = self.hold.state().max_hold.unwrap_or(Moment::NEVER).min(state.deadline());
         if self.is_held() { until.saturating_since(state.clock.now()) } else { Duration::ZERO }
     }
 
@@ -189,28 +177,43 @@ impl Guard {
     /// # Cancel safety
     /// Can be dropped and called again as often as wanted.
     pub async fn lost(&self) -> Loss {
-        loss_token::lost(&self.hold.session().state, &self.hold.hold_state).await
+        self.hold.state().lost(&self.hold.session().state).await
     }
 
     /// Waits until the lock is in jeopardy (a renewal has failed) or lost, and says which. While that
-    /// lasts it returns at once.
+    /// lasts it returns at once. A program can use the time that is left to come to a safe point:
+    ///
+    /// ```no_run
+    /// # use lockkeeper::{Guard, Health};
+    /// # async fn pause_new_work() {}
+    /// # async fn example(guard: Guard) {
+    /// match guard.jeopardy().await {
+    ///     Health::Lost(why) => eprintln!("lost: {why}"),
+    ///     _ => pause_new_work().await,
+    /// }
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     /// As [`lost`](Self::lost).
     pub async fn jeopardy(&self) -> Health {
-        let Hold { pending, hold_state, .. } = &*self.hold;
-        tokio::select! {
-            why = hold_state.ended() => Health::Lost(why),
-            lease = pending.session.state.lease_where(|l| *l != Lease::Held) => match lease {
-                Lease::Lost(why) => Health::Lost(why),
-                _ => Health::Jeopardy,
-            },
-        }
+        self.hold.state().jeopardy(&self.hold.session().state).await
     }
 
     /// Renews now, so that the lock is held for at least `at_least` from now on.
     ///
-    /// A fixed [`lease`](crate::Acquire::lease) begins anew.
+    /// A fixed [`lease`](crate::Acquire::lease) begins anew. Returns for how long the lock is held for
+    /// certain now.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper; use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-extend").await?;
+    /// let guard = keeper.lock("a").lease(Duration::from_secs(20)).await?;
+    /// let sure = guard.extend(Duration::from_secs(15)).await?;   // before a step that takes so long
+    /// assert!(sure >= Duration::from_secs(15));
+    /// # drop(guard); keeper.close().await; Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// [`Error::Option`] if `at_least` is longer than a renewal is good for, [`Error::Lost`], or the
@@ -256,7 +259,7 @@ impl Guard {
         let label = label.into();
         check_label(&label)?;
         self.ensure_held()?;
-        let edit = self.hold.edit(&self.hold.label_edits, Some(label));
+        let edit = self.hold.label_edit(label);
         let edited = self.hold.session().store.set_label(edit).await?;
         self.edited(edited)
     }
@@ -295,7 +298,7 @@ impl Guard {
             return Err(Error::option("mode", what));
         }
         self.ensure_held()?;
-        let edit = self.hold.edit(&self.hold.cell_edits, bytes);
+        let edit = self.hold.cell_edit(bytes);
         let edited = self.hold.session().store.write(edit).await?;
         self.edited(edited)
     }
@@ -304,7 +307,7 @@ impl Guard {
         match edited {
             Edited::Done => Ok(()),
             Edited::NotHeld => {
-                self.hold.hold_state.end(Loss::Evicted);
+                self.hold.state().end(Loss::Evicted);
                 self.ensure_held()
             }
         }
@@ -352,143 +355,5 @@ impl fmt::Debug for Guard {
             .field("ticket", &self.ticket())
             .field("health", &self.health())
             .finish()
-    }
-}
-
-/// A granted ticket. Dropping it hands it to the session's task.
-pub(crate) struct Hold {
-    pending: PendingTicket,
-    hold_state: Arc<HoldState>,
-    granted: Moment,
-    at_least: Option<Duration>,
-    label_edits: AtomicU64,
-    cell_edits: AtomicU64,
-    owned: Option<(Weak<Owned>, Arc<str>)>,
-}
-
-impl Hold {
-    pub(crate) fn new(
-        pending: PendingTicket,
-        hold_state: Arc<HoldState>,
-        granted: Moment,
-        request: &LockRequest,
-    ) -> Self {
-        let (label_edits, cell_edits) = Default::default();
-        let at_least = request.at_least;
-        Self { pending, hold_state, granted, at_least, label_edits, cell_edits, owned: None }
-    }
-
-    pub(crate) fn session(&self) -> &Session {
-        &self.pending.session
-    }
-
-    pub(crate) fn name(&self) -> &Name {
-        &self.pending.name
-    }
-
-    fn claim(&self) -> Claim {
-        let PendingTicket { name, ticket, mode, .. } = &self.pending;
-        Claim { name: name.clone(), ticket: *ticket, mode: *mode, fence: self.hold_state.fence }
-    }
-
-    fn edit(&self, number: &AtomicU64, bytes: Option<Vec<u8>>) -> Edit {
-        let place = self.session().place(self.name(), self.pending.ticket);
-        Edit { place, edit: number.fetch_add(1, Ordering::Relaxed) + 1, bytes }
-    }
-
-    fn held_for(&self) -> Duration {
-        self.session().state.clock.now().saturating_since(self.granted)
-    }
-
-    /// For how long the lock must stay closed after its release.
-    fn keep(&self) -> Option<Duration> {
-        let keep = self.at_least?.saturating_sub(self.held_for());
-        (!keep.is_zero()).then_some(keep)
-    }
-
-    async fn release(mut self) -> Result<()> {
-        let name = self.name().clone();
-        let why = match (self.hold_state.why(), self.session().state.lease()) {
-            (Some(why), _) | (None, Lease::Lost(why)) => Some(why),
-            _ => None,
-        };
-        if let Some(why) = why {
-            return Err(Error::Lost { name, why });
-        }
-        let leave = self.pending.leave_request(self.keep());
-        // From here on a ticket that is missing in the store is no loss.
-        self.session().state.leaving(self.pending.ticket);
-        let left = self.session().leave(leave).await?;
-        self.pending.left();
-        match left {
-            Left::Gone => {
-                let why = self.hold_state.why().unwrap_or(Loss::Evicted);
-                Err(Error::Lost { name, why })
-            }
-            Left::Released | Left::Withdrawn => Ok(()),
-        }
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.hold_state.release();
-        observe::let_go(self.name(), self.pending.ticket, self.held_for());
-        let keep = self.keep();
-        self.pending.hand_over(keep);
-        if let Some((owned, owner)) = self.owned.take()
-            && let Some(owned) = owned.upgrade()
-        {
-            owned.forget(self.name(), &owner);
-        }
-    }
-}
-
-/// The locks that named owners hold in this process, so that they can come again.
-#[derive(Default)]
-pub(crate) struct Owned {
-    holds: Mutex<HashMap<OwnerOf, Weak<Hold>>>,
-}
-
-/// A name, and who holds it.
-type OwnerOf = (Name, Arc<str>);
-
-impl Owned {
-    /// The guard for an owner who holds the lock already.
-    pub(crate) fn again(&self, request: &LockRequest) -> Result<Option<Guard>> {
-        let Some(owner) = &request.owner else { return Ok(None) };
-        let key = (request.name.clone(), Arc::clone(owner));
-        let hold = {
-            let holds = self.holds.lock();
-            holds.get(&key).and_then(Weak::upgrade)
-        };
-        let Some(guard) = hold.map(|hold| Guard { hold }).filter(Guard::is_held) else {
-            return Ok(None);
-        };
-        let (held, asked) = (guard.mode(), request.mode);
-        if held.capacity() != asked.capacity() || held.weight() < asked.weight() {
-            return Err(Error::Upgrade { name: request.name.clone(), held, asked });
-        }
-        Ok(Some(guard))
-    }
-
-    /// The first guard of a hold; its owner, if it has one, can come again from now on.
-    pub(crate) fn first(self: &Arc<Self>, request: &LockRequest, mut hold: Hold) -> Guard {
-        let Some(owner) = &request.owner else { return Guard { hold: Arc::new(hold) } };
-        hold.owned = Some((Arc::downgrade(self), Arc::clone(owner)));
-        let hold = Arc::new(hold);
-        let key = (request.name.clone(), Arc::clone(owner));
-        let mut holds = self.holds.lock();
-        holds.insert(key, Arc::downgrade(&hold));
-        Guard { hold }
-    }
-
-    fn forget(&self, name: &Name, owner: &Arc<str>) {
-        let mut holds = self.holds.lock();
-        let key = (name.clone(), Arc::clone(owner));
-        // The owner may have taken the lock anew meanwhile: that hold stays.
-        if holds.get(&key).is_some_and(|hold| hold.strong_count() == 0) {
-            holds.remove(&key);
-        }
     }
 }

@@ -2,13 +2,9 @@
 
 use crate::{
     api::guard::Health,
-    clock::Moment,
     error::Loss,
     model::name::Name,
-    session::{
-        hold_state::HoldState,
-        state::{Lease, SessionState},
-    },
+    session::{hold_state::HoldState, state::SessionState},
 };
 use std::{fmt, sync::Arc};
 
@@ -59,10 +55,24 @@ impl LossToken {
         self.why().is_some()
     }
 
-    /// Why the lock is held no more; `None` while it is held.
+    /// Why the lock is held no more; `None` while it is held. For a loop that does not await:
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-why").await?;
+    /// let guard = keeper.lock("a").await?;
+    /// let token = guard.loss();
+    /// let rows = std::thread::spawn(move || {
+    ///     let sure = (0..1000).take_while(|_| token.why().is_none());
+    ///     sure.count()                               // stops within a row of the loss
+    /// });
+    /// assert_eq!(rows.join().unwrap(), 1000);
+    /// # drop(guard); keeper.close().await; Ok(()) }
+    /// ```
     #[must_use]
     pub fn why(&self) -> Option<Loss> {
-        match health(&self.session, &self.hold) {
+        match self.hold.health(&self.session) {
             Health::Lost(why) => Some(why),
             Health::Held | Health::Jeopardy => None,
         }
@@ -74,31 +84,12 @@ impl LossToken {
     /// # Cancel safety
     /// Can be dropped and called again as often as wanted.
     pub async fn lost(&self) -> Loss {
-        lost(&self.session, &self.hold).await
+        self.hold.lost(&self.session).await
     }
 }
 
 impl fmt::Debug for LossToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LossToken").field("name", self.name()).field("why", &self.why()).finish()
-    }
-}
-
-/// How a granted ticket stands now. The deadlines are compared with the clock at every call.
-pub(crate) fn health(session: &SessionState, hold: &HoldState) -> Health {
-    let overheld = |at: &Moment| *at <= session.clock.now();
-    match (hold.why(), session.lease()) {
-        (Some(why), _) | (None, Lease::Lost(why)) => Health::Lost(why),
-        _ if hold.max_hold.as_ref().is_some_and(overheld) => Health::Lost(Loss::MaxHold),
-        (None, Lease::Jeopardy) => Health::Jeopardy,
-        (None, Lease::Held) => Health::Held,
-    }
-}
-
-pub(crate) async fn lost(session: &SessionState, hold: &HoldState) -> Loss {
-    tokio::select! {
-        biased;
-        why = hold.ended() => why,
-        why = session.lost() => why,
     }
 }

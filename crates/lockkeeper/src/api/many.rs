@@ -55,7 +55,8 @@ impl LockAll {
         Self { names, lock, wait: None }
     }
 
-    /// Waits at most so long, for all of them together.
+    /// Waits at most so long, for all of them together. When the time is over, the locks taken until then
+    /// are released, and the error names the lock that was missing.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
@@ -86,7 +87,8 @@ impl LockAll {
         Self { lock: self.lock.unfair(), ..self }
     }
 
-    /// Takes all of them if all are free now; `None` otherwise.
+    /// Takes all of them if all are free now; `None` otherwise. They are asked for one after the other, so
+    /// those that were free are held for a moment until one is found taken.
     ///
     /// # Errors
     /// As [`Acquire::try_now`].
@@ -148,12 +150,31 @@ impl IntoFuture for LockAll {
 }
 
 /// Several locks in hand, in the order of their names.
+///
+/// ```
+/// # use lockkeeper::Keeper;
+/// # async fn transfer(fences: &[u64]) {}
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// # let keeper = Keeper::connect("memory://doc-guards").await?;
+/// let guards = keeper.lock_all(["acct/1", "acct/2"]).await?;
+/// let fences: Vec<u64> = guards.iter().map(|guard| guard.fence()).collect();
+/// tokio::select! {
+///     (name, why) = guards.lost() => eprintln!("{name} was lost: {why}"),
+///     () = transfer(&fences) => {}
+/// }
+/// for guard in guards {
+///     guard.release().await?;                            // or guards.release()
+/// }
+/// # keeper.close().await; Ok(()) }
+/// ```
+///
+/// Dropping it releases all of them in the background, as dropping a [`Guard`] does.
 #[derive(Debug)]
 #[must_use = "dropping the guards releases the locks"]
 pub struct Guards(Vec<Guard>);
 
 impl Guards {
-    /// The guard of this name.
+    /// The guard of this name; `None` if it was not asked for.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Guard> {
         self.0.iter().find(|guard| guard.name().as_str() == name)
@@ -164,7 +185,7 @@ impl Guards {
         self.0.iter()
     }
 
-    /// Are all of them held now?
+    /// Are all of them held now? Exact at the moment of the call, as [`Guard::is_held`].
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.0.iter().all(Guard::is_held)

@@ -27,13 +27,14 @@ enum Policy {
 }
 
 impl Retry {
-    /// Never again.
+    /// Never again: the first attempt is the only one.
     #[must_use]
     pub fn none() -> Self {
         Self(Policy::None)
     }
 
-    /// So many times, with this pause between them, a quarter of it random.
+    /// So many times, with this pause between them, a quarter of it random so that contenders do not
+    /// meet again and again.
     #[must_use]
     pub fn limited(times: u32, pause: Duration) -> Self {
         Self(Policy::Limited { times, pause })
@@ -47,6 +48,19 @@ impl Retry {
     }
 
     /// As `policy` says: the pause after this many failed attempts (1, 2, …), or `None` to give up.
+    ///
+    /// ```
+    /// # use lockkeeper::{Keeper, Retry}; use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-custom").await?;
+    /// # let held = keeper.lock("a").await?;
+    /// let twice = Retry::custom(|failed| (failed <= 2).then_some(Duration::from_millis(5)));
+    /// let missed = keeper.lock("a").unfair().retry(twice).await;
+    /// assert!(missed.unwrap_err().is_not_acquired());
+    /// # drop(held); keeper.close().await; Ok(()) }
+    /// ```
+    ///
+    /// It is called in the task that awaits the lock. It must not block.
     pub fn custom(policy: impl Fn(u32) -> Option<Duration> + Send + Sync + 'static) -> Self {
         Self(Policy::Custom(Arc::new(policy)))
     }

@@ -32,12 +32,25 @@ impl RwLock {
         Self { keeper: keeper.clone(), name }
     }
 
-    /// Together with other readers.
+    /// Together with other readers. It waits behind a writer that came before.
+    ///
+    /// Readers' grants have fences too, but no order among themselves: a reader proves that its lock still
+    /// stands with [`Keeper::check`].
     pub fn read(&self) -> Acquire {
         Acquire::new(&self.keeper, self.name.clone(), Mode::Shared)
     }
 
-    /// Alone: the same as [`Keeper::lock`].
+    /// Alone: the same line as [`Keeper::lock`] with this name, so a lock and a write lock exclude each
+    /// other.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-write").await?;
+    /// let writer = keeper.rwlock("cache").write().await?;
+    /// assert!(keeper.lock("cache").try_now().await?.is_none());
+    /// # drop(writer); keeper.close().await; Ok(()) }
+    /// ```
     pub fn write(&self) -> Acquire {
         Acquire::new(&self.keeper, self.name.clone(), Mode::Exclusive)
     }

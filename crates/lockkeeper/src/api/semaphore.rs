@@ -34,7 +34,22 @@ impl Semaphore {
         Self { keeper: keeper.clone(), name, permits }
     }
 
-    /// `weight` of the permits, together. A light request does not overtake a heavy one that waits.
+    /// `weight` of the permits, together: all of them are granted in one step, so two programs that want
+    /// several cannot block each other half-way. A light request does not overtake a heavy one that waits.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Keeper};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-permits").await?;
+    /// let two = keeper.semaphore("gpu", 4).acquire(2).await?;
+    /// assert_eq!(two.mode().to_string(), "2 of 4");
+    /// let other = keeper.semaphore("gpu", 5).acquire(1).try_now().await;
+    /// assert!(matches!(other, Err(Error::Capacity { line: 4, .. })));
+    /// # drop(two); keeper.close().await; Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Awaiting it is [`Error::Option`](crate::Error::Option) for no permits, or more than there are.
     pub fn acquire(&self, weight: u32) -> Acquire {
         let mode = Mode::Permits { weight, of: self.permits };
         Acquire::new(&self.keeper, self.name.clone(), mode)

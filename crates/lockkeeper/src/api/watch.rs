@@ -67,6 +67,24 @@ impl Watch {
 
     /// All lines watched: at first as they are, then whenever they have changed.
     ///
+    /// Changes that follow each other quickly may be seen as one, and a ticket that came and went between
+    /// two looks is not seen. What changes by itself, the ages of tickets, is no change.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-next").await?;
+    /// let mut all = keeper.watch("");
+    /// loop {
+    ///     match all.next().await {
+    ///         Ok(lines) => println!("{} locks in use", lines.len()),
+    ///         Err(e) => eprintln!("not seen: {e}"),          // and on it goes
+    ///     }
+    /// #   break;
+    /// }
+    /// # keeper.close().await; Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// The store's error; the next call goes on.
     ///

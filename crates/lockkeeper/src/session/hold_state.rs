@@ -1,6 +1,12 @@
 //! A held ticket's own end, apart from its session's: evicted, missing in the store, or held too long.
 
-use crate::{clock::Moment, error::Loss, model::name::Name};
+use crate::{
+    api::guard::Health,
+    clock::Moment,
+    error::Loss,
+    model::name::Name,
+    session::state::{Lease, SessionState},
+};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 
@@ -50,6 +56,37 @@ impl HoldState {
             }
             ended.as_mut().await;
             ended.set(self.ended.notified());
+        }
+    }
+
+    /// How the ticket stands now. The deadlines are compared with the clock at every call.
+    pub(crate) fn health(&self, session: &SessionState) -> Health {
+        let overheld = |at: &Moment| *at <= session.clock.now();
+        match (self.why(), session.lease()) {
+            (Some(why), _) | (None, Lease::Lost(why)) => Health::Lost(why),
+            _ if self.max_hold.as_ref().is_some_and(overheld) => Health::Lost(Loss::MaxHold),
+            (None, Lease::Jeopardy) => Health::Jeopardy,
+            (None, Lease::Held) => Health::Held,
+        }
+    }
+
+    /// Waits until the ticket is lost, by its own end or its session's.
+    pub(crate) async fn lost(&self, session: &SessionState) -> Loss {
+        tokio::select! {
+            biased;
+            why = self.ended() => why,
+            why = session.lost() => why,
+        }
+    }
+
+    /// Waits until the ticket is in jeopardy or lost.
+    pub(crate) async fn jeopardy(&self, session: &SessionState) -> Health {
+        tokio::select! {
+            why = self.ended() => Health::Lost(why),
+            lease = session.lease_where(|lease| *lease != Lease::Held) => match lease {
+                Lease::Lost(why) => Health::Lost(why),
+                Lease::Held | Lease::Jeopardy => Health::Jeopardy,
+            },
         }
     }
 }

@@ -5,18 +5,22 @@
 //! begun. These are loops side by side; none awaits inside another's turn, so a slow request
 //! cannot hold up a renewal.
 
+pub(crate) mod hold;
 pub(crate) mod hold_state;
+pub(crate) mod keeper_state;
 pub(crate) mod local_queue;
 pub(crate) mod opening;
 pub(crate) mod outage;
 pub(crate) mod own_thread;
 pub(crate) mod pending_ticket;
+pub(crate) mod request;
 pub(crate) mod state;
 mod task;
+pub(crate) mod times;
 pub(crate) mod wait;
 
 use crate::{
-    api::options::{Renew, Times},
+    api::options::Renew,
     clock::Clock,
     error::{Error, Result, StoreError},
     model::{
@@ -26,6 +30,7 @@ use crate::{
     session::{
         state::{Lease, SessionState},
         task::{CleanupQueue, RenewReply, SessionTask, leave_now, leave_until_answered},
+        times::Times,
     },
     store::{AnyStore, Entered, Leave, Left, Open, StoreResult, Terms},
 };

@@ -6,7 +6,7 @@ use crate::{
     error::{Error, ErrorKind, Result, StoreError},
     observe,
     session::local_queue::LocalTurn,
-    store::StoreResult,
+    store::{AnyStore, StoreResult},
 };
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -131,5 +131,83 @@ impl<'a> Outage<'a> {
             Some(away) => Err(away.error(self.began, self.clock.now())),
             None => Ok(answer),
         }
+    }
+}
+
+/// Connects, and again while the store cannot be reached, until the time given for that is over.
+pub(crate) async fn reach<F>(
+    clock: &Clock,
+    wait: Duration,
+    mut connect: impl FnMut() -> F,
+) -> Result<AnyStore>
+where
+    F: Future<Output = Result<AnyStore>>,
+{
+    let end = clock.now() + wait;
+    let mut outage = Outage::new(clock, clock.now(), None);
+    let mut until = Moment::NEVER;
+    loop {
+        let answer = tokio::select! {
+            biased;
+            answer = connect() => answer,
+            () = clock.sleep_until(until) => break,
+        };
+        let pause = match answer {
+            Err(Error::Store(e)) if e.is_transient() && !wait.is_zero() => outage.failed(e),
+            answer => return answer,
+        };
+        until = end;
+        tokio::select! {
+            biased;
+            () = clock.sleep_until(until) => break,
+            () = clock.sleep(pause) => {}
+        }
+    }
+    Err(outage.or(()).expect_err("the first attempt is not cut off"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::memory::Memory;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// Connects with this patience to a store that answers from the third attempt on, or refuses for ever
+    /// with another error than being unreachable. Says how often it was tried.
+    async fn connect(wait: Duration, kind: ErrorKind) -> (Result<AnyStore>, u32) {
+        let attempts = AtomicU32::new(0);
+        let attempt = async || match attempts.fetch_add(1, Ordering::Relaxed) {
+            2.. if kind == ErrorKind::Unavailable => Ok(AnyStore::new(Memory::new())),
+            _ => Err(StoreError::not_applied("late", kind, "not yet").into()),
+        };
+        let connected = reach(&Clock::system(), wait, attempt).await;
+        (connected, attempts.into_inner())
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_not_there_yet_is_waited_for() {
+        let (connected, attempts) = connect(Duration::from_secs(60), ErrorKind::Unavailable).await;
+        assert!(connected.is_ok() && attempts == 3, "{attempts}: {connected:?}");
+    }
+
+    #[tokio::test]
+    async fn without_patience_the_first_error_is_the_answer() {
+        let (connected, attempts) = connect(Duration::ZERO, ErrorKind::Unavailable).await;
+        assert!(matches!(connected, Err(Error::Store(_))), "{connected:?}");
+        assert_eq!(attempts, 1);
+    }
+
+    #[tokio::test]
+    async fn what_trying_again_cannot_mend_is_said_at_once() {
+        let (connected, attempts) = connect(Duration::from_secs(60), ErrorKind::Denied).await;
+        assert!(matches!(connected, Err(Error::Store(_))), "{connected:?}");
+        assert_eq!(attempts, 1);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_stays_away_is_unavailable_when_the_time_is_over() {
+        let (connected, attempts) = connect(Duration::from_millis(1), ErrorKind::Unavailable).await;
+        assert!(matches!(connected, Err(Error::Unavailable { .. })), "{connected:?}");
+        assert_eq!(attempts, 1);
     }
 }

@@ -2,13 +2,12 @@
 //! dropping it, at whatever await, leads to a leave.
 
 use crate::{
-    api::guard::Hold,
     error::Outcome,
     model::{
         name::Name,
         ticket::{Mode, TicketId},
     },
-    session::{Session, Unanswered, hold_state::HoldState, wait::LockRequest},
+    session::{Session, Unanswered, hold::Hold, hold_state::HoldState, request::LockRequest},
     store::{Enter, Entered, Leave, StoreResult},
 };
 use std::{

@@ -5,17 +5,17 @@
 //!
 //! # A lock is taken
 //! 1. `api/keeper.rs`: `keeper.lock("a")` makes an [`Acquire`](crate::Acquire); nothing is sent yet.
-//! 2. `api/acquire.rs`: awaiting it checks the options and makes a [`LockRequest`].
+//! 2. `api/acquire.rs`: awaiting it checks the options and makes a `LockRequest` (`session/request.rs`).
 //! 3. `session/local_queue.rs`: of all tasks of this keeper that want the name, one goes on.
-//! 4. `api/keeper.rs`: the session for this TTL and lock-delay, opened if there is none (`session/mod.rs`).
+//! 4. `session/keeper_state.rs`: the session for this TTL and lock-delay, opened if there is none (`session/mod.rs`).
 //! 5. `session/state.rs`: the ticket is entered as a waiter, so that no hint is missed.
 //! 6. `session/pending_ticket.rs`: `store.enter`, the one round trip: granted, queued or busy.
-//! 7. Granted at once: `api/guard.rs` makes the [`Guard`].
+//! 7. Granted at once: `session/hold.rs` has the granted ticket, `api/guard.rs` is the [`Guard`].
 //! 8. Queued: this loop sleeps until a hint, a poll or the end of the wait.
 //! 9. `session/outage.rs`: if the store does not answer, the attempt is repeated with growing pauses.
 //!
 //! # A lock is handed over
-//! 1. `api/guard.rs`: `release` sends the leave itself; a dropped guard hands it to the session's task
+//! 1. `session/hold.rs`: `release` sends the leave itself; a dropped guard hands it to the session's task
 //!    (`session/task.rs`), which sends it in the background.
 //! 2. The store ends the ticket and grants the next in line, by the rule of `model/admission.rs`, in one
 //!    step. `store/memory.rs` shows how.
@@ -26,93 +26,27 @@
 //! 6. This loop takes the grant, if the session's deadline has not passed, and returns the [`Guard`].
 
 use crate::{
-    api::{
-        guard::{Guard, Hold},
-        keeper::Inner,
-        options::Times,
-        retry::{Retry, jittered},
-    },
+    api::{guard::Guard, retry::jittered},
     clock::Moment,
     error::{Error, ErrorKind, Loss, Result},
-    model::{name::Name, ticket::Mode},
+    model::name::Name,
     observe,
     session::{
-        Session, local_queue::LocalTurn, outage::Outage, pending_ticket::PendingTicket,
-        state::WaitUpdates,
+        Session,
+        hold::Hold,
+        keeper_state::KeeperState,
+        local_queue::LocalTurn,
+        outage::Outage,
+        pending_ticket::PendingTicket,
+        request::{LockRequest, Patience},
     },
     store::{Entered, Manner, Store as _, Wait},
 };
-use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
-use tokio::sync::{Notify, watch};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Notify;
 
 /// The first pause after a session was lost while waiting; it doubles up to a second.
 const DRIFT_PAUSE: Duration = Duration::from_millis(20);
-
-/// Told how a ticket stands: the user's code.
-pub(crate) type OnWait = Arc<dyn Fn(&Wait) + Send + Sync>;
-
-/// How long a caller is ready to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// One attempt.
-    Try,
-    /// For so long.
-    For(Duration),
-    /// As long as it takes.
-    Forever,
-}
-
-/// What the caller wants, checked and complete.
-#[derive(Clone)]
-pub(crate) struct LockRequest {
-    pub(crate) name: Name,
-    pub(crate) mode: Mode,
-    pub(crate) manner: Manner,
-    pub(crate) patience: Patience,
-    pub(crate) retry: Retry,
-    pub(crate) times: Times,
-    /// A fixed lease: not renewed once granted.
-    pub(crate) leased: bool,
-    pub(crate) at_least: Option<Duration>,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) owner: Option<Arc<str>>,
-    pub(crate) label: Vec<u8>,
-    pub(crate) tell: Option<OnWait>,
-    /// When the caller asked for it.
-    pub(crate) began: Moment,
-}
-
-impl LockRequest {
-    /// Calls the user's code. Only ever from the waiter's own task: there it can hold up or hurt that
-    /// waiter and nothing else.
-    fn tell(&self, wait: &Wait) {
-        self.tell.as_ref().inspect(|tell| tell(wait));
-    }
-
-    /// How the session's task reaches the user's code: by leaving the latest news for the waiter's task.
-    fn ear(&self) -> (Option<WaitUpdates>, UpdateReceiver) {
-        if self.tell.is_none() {
-            return (None, UpdateReceiver(None));
-        }
-        let (news, ear) = watch::channel(None);
-        (Some(news), UpdateReceiver(Some(ear)))
-    }
-}
-
-/// Where a waiter hears how it stands.
-struct UpdateReceiver(Option<watch::Receiver<Option<Wait>>>);
-
-impl UpdateReceiver {
-    /// Tells the user's code whatever comes, for as long as the ticket waits.
-    async fn hear(&mut self, request: &LockRequest) -> Infallible {
-        let Some(ear) = &mut self.0 else { return pending().await };
-        while ear.changed().await.is_ok() {
-            let news = ear.borrow_and_update().clone();
-            news.inspect(|wait| request.tell(wait));
-        }
-        pending().await
-    }
-}
 
 /// How a stay in the line ended.
 enum WaitOutcome {
@@ -124,7 +58,10 @@ enum WaitOutcome {
 }
 
 /// Takes the lock. `None` if it could not be had in time.
-pub(crate) async fn acquire(keeper: &Arc<Inner>, request: &LockRequest) -> Result<Option<Guard>> {
+pub(crate) async fn acquire(
+    keeper: &Arc<KeeperState>,
+    request: &LockRequest,
+) -> Result<Option<Guard>> {
     // A store that answers without ever pending would starve the renewal on this thread.
     tokio::task::coop::consume_budget().await;
     let clock = &keeper.clock;
@@ -191,7 +128,7 @@ pub(crate) async fn acquire(keeper: &Arc<Inner>, request: &LockRequest) -> Resul
 
 /// The patience ended in the local queue. The task that waits in the store for all of us, or the session, knows
 /// whether the store is away.
-fn behind_the_gate(keeper: &Inner, request: &LockRequest) -> Result<Option<Guard>> {
+fn behind_the_gate(keeper: &KeeperState, request: &LockRequest) -> Result<Option<Guard>> {
     let by_session = || keeper.living(request.times)?.state.away();
     match keeper.local_queue.away(&request.name).or_else(by_session) {
         Some(away) => Err(away.error(request.began, keeper.clock.now())),
@@ -216,7 +153,7 @@ async fn settle_lease(hold: &Hold, waited: Duration) -> Result<()> {
 
 /// The session to enter with; `None` when the patience ran out before there was one.
 async fn session(
-    keeper: &Inner,
+    keeper: &KeeperState,
     request: &LockRequest,
     until: Moment,
     outage: &mut Outage<'_>,
