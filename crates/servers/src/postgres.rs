@@ -1,7 +1,7 @@
 //! PostgreSQL, version 13 or newer, alone and behind pgbouncer.
 //!
 //! PostgreSQL refuses to be root; then it is the user `postgres`, whom its package brings, and the
-//! site's folder is made that user's.
+//! sandbox's folder is made that user's.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,7 +16,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::geteuid;
 
 use crate::certificates;
-use crate::recipe::{Process, Recipe, Site};
+use crate::recipe::{Process, Recipe, Sandbox};
 use crate::root::NEWEST;
 use crate::spawn::{Lifetime, command};
 
@@ -45,9 +45,9 @@ pub const POSTGRES: Recipe = Recipe {
     ports: 1,
     stop: Signal::SIGINT,
     ready_within: Duration::from_secs(60),
-    processes: |site| Ok(vec![server(site, site.ports[0])?]),
+    processes: |sandbox| Ok(vec![server(sandbox, sandbox.ports[0])?]),
     form: None,
-    url: |site| url(site.ports[0]),
+    url: |sandbox| url(sandbox.ports[0]),
 };
 
 /// A PostgreSQL server behind pgbouncer, which lends connections out for a transaction at a time.
@@ -60,22 +60,22 @@ pub const PGBOUNCER: Recipe = Recipe {
     ports: 2,
     // With it pgbouncer ends at once, and PostgreSQL when its last client is gone.
     stop: Signal::SIGTERM,
-    processes: |site| Ok(vec![bouncer(site)?, server(site, site.ports[1])?]),
+    processes: |sandbox| Ok(vec![bouncer(sandbox)?, server(sandbox, sandbox.ports[1])?]),
     ..POSTGRES
 };
 
 /// A PostgreSQL server that speaks TLS. Whoever is not the user `postgres` has to, and must show a
-/// certificate that its authority has signed. The files are in the site's folder, as
+/// certificate that its authority has signed. The files are in the sandbox's folder, as
 /// `ca.pem`, `client.pem` and `client.key`; `stranger.pem` is another authority.
 pub const POSTGRES_TLS: Recipe = Recipe {
     name: "postgres-tls",
-    processes: |site| {
-        let mut process = server(site, site.ports[0])?;
-        certificates::write(&site.folder)?;
-        let data = site.folder.join("data");
+    processes: |sandbox| {
+        let mut process = server(sandbox, sandbox.ports[0])?;
+        certificates::write(&sandbox.folder)?;
+        let data = sandbox.folder.join("data");
         for file in ["server.pem", "server.key", "ca.pem"] {
-            fs::copy(site.folder.join(file), data.join(file))?;
-            give(site, &data.join(file))?;
+            fs::copy(sandbox.folder.join(file), data.join(file))?;
+            give(sandbox, &data.join(file))?;
         }
         // The server refuses a key that others can read.
         fs::set_permissions(data.join("server.key"), fs::Permissions::from_mode(0o600))?;
@@ -97,13 +97,13 @@ fn url(port: u16) -> String {
     format!("postgres://{USER}@127.0.0.1:{port}/postgres")
 }
 
-fn server(site: &Site, port: u16) -> Result<Process> {
-    give(site, &site.folder)?;
-    let initdb = site.find("initdb", FOLDERS)?;
-    let made = command(site, &initdb, Lifetime::Detached, Some(USER))
+fn server(sandbox: &Sandbox, port: u16) -> Result<Process> {
+    give(sandbox, &sandbox.folder)?;
+    let initdb = sandbox.find("initdb", FOLDERS)?;
+    let made = command(sandbox, &initdb, Lifetime::Detached, Some(USER))
         .args(["--pgdata=data", "--auth=trust", "--username=postgres", "--encoding=UTF8"])
         .args(["--locale=C", "--no-sync", "--no-instructions"])
-        .current_dir(&site.folder)
+        .current_dir(&sandbox.folder)
         .output()?;
     ensure!(made.status.success(), "initdb failed: {}", String::from_utf8_lossy(&made.stderr));
     let settings = [
@@ -118,8 +118,8 @@ fn server(site: &Site, port: u16) -> Result<Process> {
     Ok(process("postgres", "postgres", args, port))
 }
 
-fn bouncer(site: &Site) -> Result<Process> {
-    let [port, server] = site.ports[..] else { bail!("pgbouncer needs two ports") };
+fn bouncer(sandbox: &Sandbox) -> Result<Process> {
+    let [port, server] = sandbox.ports[..] else { bail!("pgbouncer needs two ports") };
     let text = format!(
         "[databases]\n\
          * = host=127.0.0.1 port={server} user={USER}\n\
@@ -133,7 +133,7 @@ fn bouncer(site: &Site) -> Result<Process> {
          default_pool_size = 20\n\
          logfile =\n"
     );
-    fs::write(site.folder.join("pgbouncer.ini"), text)?;
+    fs::write(sandbox.folder.join("pgbouncer.ini"), text)?;
     Ok(process("pgbouncer", "pgbouncer", vec!["pgbouncer.ini".into()], port))
 }
 
@@ -149,11 +149,11 @@ fn process(name: &str, program: &'static str, args: Vec<OsString>, port: u16) ->
 }
 
 /// Makes this the server's own, if the server will not be us.
-fn give(site: &Site, path: &Path) -> Result<()> {
+fn give(sandbox: &Sandbox, path: &Path) -> Result<()> {
     if !geteuid().is_root() {
         return Ok(());
     }
-    let (user, group) = site.user(USER)?;
+    let (user, group) = sandbox.user(USER)?;
     chown(path, Some(user), Some(group))?;
     Ok(())
 }

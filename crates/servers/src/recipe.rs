@@ -38,16 +38,16 @@ pub struct Recipe {
     /// How long a process may take from its start to its first good answer, and all of them from
     /// there to the whole.
     pub ready_within: Duration,
-    /// Prepares the site (configuration files, an empty database) and names the processes to
+    /// Prepares the sandbox (configuration files, an empty database) and names the processes to
     /// start there. All are started before the first one is probed, since some become ready only
     /// together.
-    pub processes: fn(&Site) -> Result<Vec<Process>>,
+    pub processes: fn(&Sandbox) -> Result<Vec<Process>>,
     /// Makes one whole of the processes, such as a cluster, once each of them answers. Asked again
     /// and again until it agrees, and again after every restart of the whole, so it does only what
     /// is still missing. The error says what that is. `None` if there is nothing to do.
-    pub form: Option<fn(&Site) -> Result<()>>,
+    pub form: Option<fn(&Sandbox) -> Result<()>>,
     /// The URL that reaches all of it, as a user would write it.
-    pub url: fn(&Site) -> String,
+    pub url: fn(&Sandbox) -> String,
 }
 
 impl Recipe {
@@ -93,7 +93,7 @@ fn find(root: Option<Root>, name: &str, folders: &[&str]) -> Option<PathBuf> {
 
 /// The folder and the ports that belong to one running server alone.
 #[derive(Debug, Clone)]
-pub struct Site {
+pub struct Sandbox {
     /// An empty folder at first; data, configuration and logs go here.
     pub folder: PathBuf,
     /// As many free ports of 127.0.0.1 as the recipe asked for.
@@ -102,7 +102,7 @@ pub struct Site {
     pub root: Option<Root>,
 }
 
-impl Site {
+impl Sandbox {
     /// The program of this name, where the processes are started.
     pub(crate) fn find(&self, name: &str, folders: &[&str]) -> Result<PathBuf> {
         find(self.root, name, folders).with_context(|| format!("{name} is not installed"))
@@ -123,7 +123,7 @@ pub type Probe = Box<dyn Fn() -> Result<()> + Send + Sync>;
 
 /// One process of a recipe.
 pub struct Process {
-    /// Names its log file, `NAME.log` in the site's folder.
+    /// Names its log file, `NAME.log` in the sandbox's folder.
     pub name: String,
     /// The program, looked for on `PATH` and in the recipe's folders. It must stay in the
     /// foreground.
@@ -138,10 +138,10 @@ pub struct Process {
     /// use servers::{REDIS, Recipe};
     ///
     /// const SHIFTED: Recipe = Recipe {
-    ///     processes: |site| {
-    ///         let mut processes = (REDIS.processes)(site)?;
+    ///     processes: |sandbox| {
+    ///         let mut processes = (REDIS.processes)(sandbox)?;
     ///         for process in &mut processes {
-    ///             let library = site.folder.join("clock.so");
+    ///             let library = sandbox.folder.join("clock.so");
     ///             process.env.push(("LD_PRELOAD".into(), library.into()));
     ///         }
     ///         Ok(processes)

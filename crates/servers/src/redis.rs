@@ -1,6 +1,6 @@
 //! Redis, version 7 or newer, in all its shapes.
 //!
-//! Every process has a folder of its own below the site's, with its configuration file in it. A
+//! Every process has a folder of its own below the sandbox's, with its configuration file in it. A
 //! file rather than arguments, because that is where a server writes down a role it has been given
 //! later, and where it finds it again after a restart.
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 
-use crate::recipe::{Process, Recipe, Site};
+use crate::recipe::{Process, Recipe, Sandbox};
 use crate::root::NEWEST;
 
 pub use cluster::REDIS_CLUSTER;
@@ -35,9 +35,9 @@ pub const REDIS: Recipe = Recipe {
     ports: 1,
     stop: Signal::SIGTERM,
     ready_within: Duration::from_secs(60),
-    processes: |site| Ok(vec![server(site, "redis", site.ports[0], "")?]),
+    processes: |sandbox| Ok(vec![server(sandbox, "redis", sandbox.ports[0], "")?]),
     form: None,
-    url: |site| format!("redis://{}", hosts(&site.ports)),
+    url: |sandbox| format!("redis://{}", hosts(&sandbox.ports)),
 };
 
 /// A single Redis server that has every write on disk before it answers.
@@ -45,9 +45,9 @@ pub const REDIS: Recipe = Recipe {
 /// Its only node is `redis`.
 pub const REDIS_DURABLE: Recipe = Recipe {
     name: "redis-durable",
-    processes: |site| {
+    processes: |sandbox| {
         let settings = "appendonly yes\nappendfsync always\n";
-        Ok(vec![server(site, "redis", site.ports[0], settings)?])
+        Ok(vec![server(sandbox, "redis", sandbox.ports[0], settings)?])
     },
     ..REDIS
 };
@@ -61,8 +61,8 @@ pub const VALKEY: Recipe = Recipe {
     programs: &["valkey-server"],
     root: Some(NEWEST),
     newest: None,
-    processes: |site| {
-        let server = server(site, "valkey", site.ports[0], "")?;
+    processes: |sandbox| {
+        let server = server(sandbox, "valkey", sandbox.ports[0], "")?;
         Ok(vec![Process { program: "valkey-server", ..server }])
     },
     ..REDIS
@@ -74,29 +74,31 @@ pub const VALKEY: Recipe = Recipe {
 pub const REDLOCK: Recipe = Recipe {
     name: "redlock",
     ports: 5,
-    processes: |site| {
-        let numbered = (1..).zip(&site.ports);
-        numbered.map(|(number, port)| server(site, &format!("redis-{number}"), *port, "")).collect()
+    processes: |sandbox| {
+        let numbered = (1..).zip(&sandbox.ports);
+        numbered
+            .map(|(number, port)| server(sandbox, &format!("redis-{number}"), *port, ""))
+            .collect()
     },
-    url: |site| format!("redlock://{}", hosts(&site.ports)),
+    url: |sandbox| format!("redlock://{}", hosts(&sandbox.ports)),
     ..REDIS
 };
 
 /// A server that keeps nothing on disk, unless the settings (lines of its configuration file) say
 /// otherwise.
-fn server(site: &Site, name: &str, port: u16, settings: &str) -> Result<Process> {
-    process(site, name, port, &format!("save \"\"\n{settings}"))
+fn server(sandbox: &Sandbox, name: &str, port: u16, settings: &str) -> Result<Process> {
+    process(sandbox, name, port, &format!("save \"\"\n{settings}"))
 }
 
 /// A `redis-server` of its own folder and port, whatever it is going to be.
 ///
-/// Paths are relative to the site's folder, where processes are started: what lies above it may
+/// Paths are relative to the sandbox's folder, where processes are started: what lies above it may
 /// have a name that would have to be quoted.
-fn process(site: &Site, name: &str, port: u16, settings: &str) -> Result<Process> {
+fn process(sandbox: &Sandbox, name: &str, port: u16, settings: &str) -> Result<Process> {
     let file = format!("{name}/redis.conf");
-    fs::create_dir(site.folder.join(name))?;
+    fs::create_dir(sandbox.folder.join(name))?;
     let text = format!("bind 127.0.0.1\nport {port}\ndir {name}\n{settings}");
-    fs::write(site.folder.join(&file), text)?;
+    fs::write(sandbox.folder.join(&file), text)?;
     Ok(Process {
         name: name.to_owned(),
         program: "redis-server",

@@ -11,7 +11,7 @@ use crate::detached::Detached;
 use crate::node::Node;
 use crate::poll::poll;
 use crate::ports;
-use crate::recipe::{Recipe, Site};
+use crate::recipe::{Recipe, Sandbox};
 use crate::spawn::Lifetime;
 
 /// How often a start is tried before its failure counts.
@@ -23,7 +23,7 @@ const ATTEMPTS: usize = 3;
 #[derive(Debug)]
 pub struct Running {
     recipe: Recipe,
-    site: Site,
+    sandbox: Sandbox,
     url: String,
     nodes: Vec<Node>,
     /// Removed after the last process has ended, because fields are dropped after `drop`.
@@ -57,8 +57,8 @@ impl Recipe {
     fn start_in_a_folder(&self, prepare: fn(&mut Running) -> Result<()>) -> Result<Running> {
         retry_lost_ports(|| {
             let folder = TempDir::with_prefix(format!("lockkeeper-{}-", self.name))?;
-            let site = Site::with_free_ports(folder.path(), self)?;
-            let mut running = Running::new(self, site, Lifetime::WithUs, Some(folder))?;
+            let sandbox = Sandbox::with_free_ports(folder.path(), self)?;
+            let mut running = Running::new(self, sandbox, Lifetime::WithUs, Some(folder))?;
             prepare(&mut running)?;
             running.launch()
         })
@@ -75,8 +75,8 @@ impl Recipe {
                 fs::remove_dir_all(folder)?;
             }
             fs::create_dir_all(folder)?;
-            let site = Site::with_free_ports(folder, self)?;
-            Running::new(self, site, Lifetime::Detached, None)?.launch()
+            let sandbox = Sandbox::with_free_ports(folder, self)?;
+            Running::new(self, sandbox, Lifetime::Detached, None)?.launch()
         })?;
         running.detach()
     }
@@ -105,7 +105,7 @@ fn is_taken(error: &anyhow::Error) -> bool {
     cause.is_some_and(|cause| cause.kind() == io::ErrorKind::AddrInUse)
 }
 
-impl Site {
+impl Sandbox {
     fn with_free_ports(folder: &Path, recipe: &Recipe) -> Result<Self> {
         let ports = ports::free(recipe.ports)?;
         Ok(Self { folder: folder.to_owned(), ports, root: recipe.place() })
@@ -115,16 +115,16 @@ impl Site {
 impl Running {
     fn new(
         recipe: &Recipe,
-        site: Site,
+        sandbox: Sandbox,
         lifetime: Lifetime,
         folder: Option<TempDir>,
     ) -> Result<Self> {
-        let url = (recipe.url)(&site);
-        let nodes = (recipe.processes)(&site)?
+        let url = (recipe.url)(&sandbox);
+        let nodes = (recipe.processes)(&sandbox)?
             .into_iter()
-            .map(|process| Node::new(recipe, &site, process, lifetime))
+            .map(|process| Node::new(recipe, &sandbox, process, lifetime))
             .collect::<Result<_>>()?;
-        Ok(Self { recipe: *recipe, site, url, nodes, _folder: folder })
+        Ok(Self { recipe: *recipe, sandbox, url, nodes, _folder: folder })
     }
 
     /// Starts all processes. If one fails, the value takes the earlier ones down with it.
@@ -142,13 +142,13 @@ impl Running {
     /// The folder that holds its data, configuration and logs.
     #[must_use]
     pub fn folder(&self) -> &Path {
-        &self.site.folder
+        &self.sandbox.folder
     }
 
     /// Its ports on 127.0.0.1, in the recipe's order.
     #[must_use]
     pub fn ports(&self) -> &[u16] {
-        &self.site.ports
+        &self.sandbox.ports
     }
 
     /// The ids of the processes that are up.
@@ -218,7 +218,8 @@ impl Running {
         let within = self.recipe.ready_within;
         let mut obstacle = String::new();
         let outcome = poll(within, || {
-            let formed = form(&self.site).map_err(|error| obstacle = format!("{error:#}")).is_ok();
+            let formed =
+                form(&self.sandbox).map_err(|error| obstacle = format!("{error:#}")).is_ok();
             // In this order, because whoever took a port may answer in our server's place.
             let lost = self.has_lost_a_node();
             (formed || lost).then_some(!lost)
@@ -247,10 +248,10 @@ impl Running {
     fn detach(mut self) -> Result<Detached> {
         let detached = Detached {
             url: self.url.clone(),
-            ports: self.site.ports.clone(),
+            ports: self.sandbox.ports.clone(),
             processes: self.nodes.iter_mut().filter_map(Node::mark).collect(),
         };
-        detached.save(&self.site.folder)?;
+        detached.save(&self.sandbox.folder)?;
         self.nodes.clear();
         Ok(detached)
     }

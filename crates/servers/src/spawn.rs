@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use nix::unistd::geteuid;
 
 use crate::program;
-use crate::recipe::Site;
+use crate::recipe::Sandbox;
 
 /// What becomes of a child when this program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,10 +28,10 @@ pub(crate) enum Lifetime {
 /// and exec is unsafe code. util-linux's `setpriv` asks for it and then becomes the program, under
 /// the same process id.
 ///
-/// It also becomes another user on the way, if one is given and we are root, and enters the site's
+/// It also becomes another user on the way, if one is given and we are root, and enters the sandbox's
 /// root before that, if there is one.
 pub(crate) fn command(
-    site: &Site,
+    sandbox: &Sandbox,
     program: &Path,
     lifetime: Lifetime,
     user: Option<&str>,
@@ -44,7 +44,7 @@ pub(crate) fn command(
     if lifetime == Lifetime::WithUs && *SETPRIV {
         options.extend(["--pdeathsig", "KILL"].map(str::to_owned));
     }
-    let Some(root) = site.root else {
+    let Some(root) = sandbox.root else {
         if options.is_empty() {
             return Command::new(program);
         }
@@ -52,7 +52,7 @@ pub(crate) fn command(
         command.args(options).arg(program);
         return command;
     };
-    let mut command = root.command(Some(&site.folder));
+    let mut command = root.command(Some(&sandbox.folder));
     if !options.is_empty() {
         command.arg("setpriv").args(options);
     }

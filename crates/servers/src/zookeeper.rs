@@ -16,10 +16,10 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
 
 use crate::certificates;
-use crate::recipe::{Process, Recipe, Site};
+use crate::fault_proxy::FaultProxy;
+use crate::recipe::{Process, Recipe, Sandbox};
 use crate::root::NEWEST;
 use crate::running::Running;
-use crate::way::Way;
 
 /// How many members an ensemble has.
 const MEMBERS: usize = 3;
@@ -48,9 +48,9 @@ pub const ZOOKEEPER: Recipe = Recipe {
     ports: 1,
     stop: Signal::SIGTERM,
     ready_within: Duration::from_secs(60),
-    processes: |site| Ok(vec![server(site, "zookeeper", 0, "")?]),
+    processes: |sandbox| Ok(vec![server(sandbox, "zookeeper", 0, "")?]),
     form: None,
-    url: |site| format!("zookeeper://{}", hosts(&site.ports)),
+    url: |sandbox| format!("zookeeper://{}", hosts(&sandbox.ports)),
 };
 
 /// An ensemble of three servers, of which any two go on without the third.
@@ -61,15 +61,15 @@ pub const ZOOKEEPER: Recipe = Recipe {
 pub const ZOOKEEPER_ENSEMBLE: Recipe = Recipe {
     name: "zookeeper-ensemble",
     ports: 3 * MEMBERS,
-    processes: |site| {
+    processes: |sandbox| {
         let member = |index: usize| {
             let name = format!("zookeeper-{}", index + 1);
-            server(site, &name, index, &members(site))
+            server(sandbox, &name, index, &members(sandbox))
         };
         (0..MEMBERS).map(member).collect()
     },
     form: Some(form),
-    url: |site| format!("zookeeper://{}", hosts(&site.ports[..MEMBERS])),
+    url: |sandbox| format!("zookeeper://{}", hosts(&sandbox.ports[..MEMBERS])),
     ..ZOOKEEPER
 };
 
@@ -80,11 +80,11 @@ pub const ZOOKEEPER_ENSEMBLE: Recipe = Recipe {
 pub const ZOOKEEPER_TLS: Recipe = Recipe {
     name: "zookeeper-tls",
     ports: 2,
-    processes: |site| {
-        certificates::write(&site.folder)?;
+    processes: |sandbox| {
+        certificates::write(&sandbox.folder)?;
         let [certificate, key] =
-            ["server.pem", "server.key"].map(|file| fs::read_to_string(site.folder.join(file)));
-        fs::write(site.folder.join("both.pem"), certificate? + &key?)?;
+            ["server.pem", "server.key"].map(|file| fs::read_to_string(sandbox.folder.join(file)));
+        fs::write(sandbox.folder.join("both.pem"), certificate? + &key?)?;
         let settings = format!(
             "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
              secureClientPort={}\n\
@@ -92,14 +92,14 @@ pub const ZOOKEEPER_TLS: Recipe = Recipe {
              ssl.keyStore.type=PEM\n\
              ssl.trustStore.location=ca.pem\n\
              ssl.trustStore.type=PEM\n",
-            site.ports[1]
+            sandbox.ports[1]
         );
-        Ok(vec![server(site, "zookeeper", 0, &settings)?])
+        Ok(vec![server(sandbox, "zookeeper", 0, &settings)?])
     },
-    url: |site| {
-        let file = |name: &str| format!("{}/{name}", site.folder.display());
+    url: |sandbox| {
+        let file = |name: &str| format!("{}/{name}", sandbox.folder.display());
         let (ca, certificate, key) = (file("ca.pem"), file("client.pem"), file("client.key"));
-        let hosts = hosts(&site.ports[1..]);
+        let hosts = hosts(&sandbox.ports[1..]);
         format!("zookeeper://{hosts}?tls_ca={ca}&tls_cert={certificate}&tls_key={key}")
     },
     ..ZOOKEEPER
@@ -109,8 +109,8 @@ pub const ZOOKEEPER_TLS: Recipe = Recipe {
 /// they have become empty.
 pub const ZOOKEEPER_BRIEF: Recipe = Recipe {
     name: "zookeeper-brief",
-    processes: |site| {
-        let mut server = server(site, "zookeeper", 0, "maxSessionTimeout=6000\n")?;
+    processes: |sandbox| {
+        let mut server = server(sandbox, "zookeeper", 0, "maxSessionTimeout=6000\n")?;
         server.args.insert(0, "-Dznode.container.checkIntervalMs=500".into());
         Ok(vec![server])
     },
@@ -118,20 +118,21 @@ pub const ZOOKEEPER_BRIEF: Recipe = Recipe {
 };
 
 /// The part of the configuration in which all members are named.
-fn members(site: &Site) -> String {
+fn members(sandbox: &Sandbox) -> String {
     let line = |index: usize| {
-        let (peers, elections) = (site.ports[MEMBERS + index], site.ports[2 * MEMBERS + index]);
+        let (peers, elections) =
+            (sandbox.ports[MEMBERS + index], sandbox.ports[2 * MEMBERS + index]);
         format!("server.{}=127.0.0.1:{peers}:{elections}\n", index + 1)
     };
     (0..MEMBERS).map(line).collect()
 }
 
-/// Paths are relative to the site's folder, where processes are started: what lies above it may
+/// Paths are relative to the sandbox's folder, where processes are started: what lies above it may
 /// have a name that would have to be quoted.
-fn server(site: &Site, name: &str, index: usize, more: &str) -> Result<Process> {
-    let port = site.ports[index];
-    fs::create_dir_all(site.folder.join(name).join("data"))?;
-    fs::write(site.folder.join(name).join("data/myid"), format!("{}\n", index + 1))?;
+fn server(sandbox: &Sandbox, name: &str, index: usize, more: &str) -> Result<Process> {
+    let port = sandbox.ports[index];
+    fs::create_dir_all(sandbox.folder.join(name).join("data"))?;
+    fs::write(sandbox.folder.join(name).join("data/myid"), format!("{}\n", index + 1))?;
     let file = format!("{name}/zoo.cfg");
     let text = format!(
         "tickTime=200\n\
@@ -146,7 +147,7 @@ fn server(site: &Site, name: &str, index: usize, more: &str) -> Result<Process> 
          clientPort={port}\n\
          {more}"
     );
-    fs::write(site.folder.join(&file), text)?;
+    fs::write(sandbox.folder.join(&file), text)?;
     let archives = [ARCHIVE, LOGGER, NETTY].map(|archive| format!("{FOLDER}/{archive}")).join(":");
     let main = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
     let flags = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
@@ -167,8 +168,8 @@ fn server(site: &Site, name: &str, index: usize, more: &str) -> Result<Process> 
     })
 }
 
-fn form(site: &Site) -> Result<()> {
-    leader(&site.ports).map(drop)
+fn form(sandbox: &Sandbox) -> Result<()> {
+    leader(&sandbox.ports).map(drop)
 }
 
 /// Which of the members leads, if all of them serve.
@@ -186,15 +187,15 @@ pub struct Divided {
     /// The servers.
     pub running: Running,
     /// From each member to each other one, twice: for followers and for elections.
-    ways: Vec<(usize, Way)>,
+    proxies: Vec<(usize, FaultProxy)>,
 }
 
-/// The ways of the ensembles that are being started, by their folders: a recipe has no other place
+/// The proxies between the members of the ensembles that are being started, by their folders: a recipe has no other place
 /// for them.
-static WAYS: Mutex<BTreeMap<PathBuf, Vec<(usize, Way)>>> = Mutex::new(BTreeMap::new());
+static PROXIES: Mutex<BTreeMap<PathBuf, Vec<(usize, FaultProxy)>>> = Mutex::new(BTreeMap::new());
 
 impl Divided {
-    /// Starts the ensemble and the ways between its members.
+    /// Starts the ensemble and the proxies between its members.
     ///
     /// # Errors
     ///
@@ -202,8 +203,9 @@ impl Divided {
     pub fn start() -> Result<Self> {
         let recipe = Recipe { processes: divided, ..ZOOKEEPER_ENSEMBLE };
         let running = recipe.start()?;
-        let ways = WAYS.lock().unwrap_or_else(PoisonError::into_inner).remove(running.folder());
-        Ok(Self { running, ways: ways.context("there are no ways between the members")? })
+        let proxies =
+            PROXIES.lock().unwrap_or_else(PoisonError::into_inner).remove(running.folder());
+        Ok(Self { running, proxies: proxies.context("there are no proxies between the members")? })
     }
 
     /// Which member leads.
@@ -217,43 +219,44 @@ impl Divided {
 
     /// Cuts a member off from the others.
     pub fn cut_off(&self, member: usize) {
-        self.ways_of(member).for_each(Way::close);
+        self.proxies_of(member).for_each(FaultProxy::close);
     }
 
     /// Lets it reach the others again.
     pub fn mend(&self, member: usize) {
-        self.ways_of(member).for_each(Way::open);
+        self.proxies_of(member).for_each(FaultProxy::open);
     }
 
-    fn ways_of(&self, member: usize) -> impl Iterator<Item = &Way> {
+    fn proxies_of(&self, member: usize) -> impl Iterator<Item = &FaultProxy> {
         let port = |from: usize| self.running.ports()[from * MEMBERS + member];
         let own = [port(1), port(2)];
-        let concerns =
-            move |(from, way): &&(usize, Way)| *from == member || own.contains(&way.leads_to());
-        self.ways.iter().filter(concerns).map(|(_, way)| way)
+        let concerns = move |(from, proxy): &&(usize, FaultProxy)| {
+            *from == member || own.contains(&proxy.leads_to())
+        };
+        self.proxies.iter().filter(concerns).map(|(_, proxy)| proxy)
     }
 }
 
-/// Every member is told other ports for the others: those where the ways to them begin.
-fn divided(site: &Site) -> Result<Vec<Process>> {
-    let (mut ways, mut processes) = (Vec::new(), Vec::new());
+/// Every member is told other ports for the others: those of the proxies before them.
+fn divided(sandbox: &Sandbox) -> Result<Vec<Process>> {
+    let (mut proxies, mut processes) = (Vec::new(), Vec::new());
     for from in 0..MEMBERS {
         let mut members = String::new();
         for to in 0..MEMBERS {
-            let mut ports = [site.ports[MEMBERS + to], site.ports[2 * MEMBERS + to]];
+            let mut ports = [sandbox.ports[MEMBERS + to], sandbox.ports[2 * MEMBERS + to]];
             if to != from {
                 for port in &mut ports {
-                    let way = Way::to(*port)?;
-                    *port = way.port();
-                    ways.push((from, way));
+                    let proxy = FaultProxy::to(*port)?;
+                    *port = proxy.port();
+                    proxies.push((from, proxy));
                 }
             }
             members.push_str(&format!("server.{}=127.0.0.1:{}:{}\n", to + 1, ports[0], ports[1]));
         }
-        processes.push(server(site, &format!("zookeeper-{}", from + 1), from, &members)?);
+        processes.push(server(sandbox, &format!("zookeeper-{}", from + 1), from, &members)?);
     }
-    let mut all = WAYS.lock().unwrap_or_else(PoisonError::into_inner);
-    all.insert(site.folder.clone(), ways);
+    let mut all = PROXIES.lock().unwrap_or_else(PoisonError::into_inner);
+    all.insert(sandbox.folder.clone(), proxies);
     Ok(processes)
 }
 

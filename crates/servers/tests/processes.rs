@@ -10,7 +10,7 @@ use std::{env, fs, thread};
 use anyhow::{Result, bail};
 use nix::sys::signal::Signal;
 use nix::unistd::gettid;
-use servers::{Detached, Process, Recipe, Site};
+use servers::{Detached, Process, Recipe, Sandbox};
 use tempfile::tempdir;
 
 /// Two processes that do nothing, and are ready when both have said so in a file of their own.
@@ -24,13 +24,13 @@ const PAIR: Recipe = Recipe {
     ports: 2,
     stop: Signal::SIGTERM,
     ready_within: Duration::from_secs(30),
-    processes: |site| Ok(vec![idle("left", site), idle("right", site)]),
+    processes: |sandbox| Ok(vec![idle("left", sandbox), idle("right", sandbox)]),
     form: None,
-    url: |site| format!("pair://127.0.0.1:{},127.0.0.1:{}", site.ports[0], site.ports[1]),
+    url: |sandbox| format!("pair://127.0.0.1:{},127.0.0.1:{}", sandbox.ports[0], sandbox.ports[1]),
 };
 
-fn idle(name: &str, site: &Site) -> Process {
-    let sign = site.folder.join(name);
+fn idle(name: &str, sandbox: &Sandbox) -> Process {
+    let sign = sandbox.folder.join(name);
     shell(name, &format!("touch {name}; exec sleep 1000"), move || Ok(sign.try_exists()?))
 }
 
@@ -123,8 +123,8 @@ fn a_process_that_ends_early_is_tried_again_and_then_shows_its_log() {
 fn an_answer_does_not_count_if_our_process_has_ended() {
     let recipe = Recipe {
         name: "robbed",
-        processes: |site| {
-            let pid_file = site.folder.join("pid");
+        processes: |sandbox| {
+            let pid_file = sandbox.folder.join("pid");
             // Agrees only once the process has ended: somebody else must be answering.
             Ok(vec![shell("robbed", "echo $$ > pid", move || {
                 let pid = fs::read_to_string(&pid_file).unwrap_or_default();
@@ -150,8 +150,8 @@ fn a_process_that_is_never_ready_says_what_the_probe_saw() {
 }
 
 /// Draws a line with every call, and agrees once there are three.
-fn draw_lines(site: &Site) -> Result<()> {
-    let file = site.folder.join("lines");
+fn draw_lines(sandbox: &Sandbox) -> Result<()> {
+    let file = sandbox.folder.join("lines");
     let lines = fs::read_to_string(&file).unwrap_or_default();
     if lines.len() == 3 {
         return Ok(());
@@ -177,9 +177,9 @@ fn a_whole_that_does_not_come_about_says_what_is_missing_and_shows_all_logs() {
     let recipe = Recipe {
         name: "loners",
         ready_within: Duration::from_secs(1),
-        processes: |site| {
+        processes: |sandbox| {
             let [left, right] = ["left", "right"].map(|name| {
-                let sign = site.folder.join(name);
+                let sign = sandbox.folder.join(name);
                 let script = format!("echo {name} is alone; touch {name}; exec sleep 1000");
                 shell(name, &script, move || Ok(sign.try_exists()?))
             });
@@ -198,13 +198,13 @@ fn a_process_lost_while_the_whole_is_formed_is_no_reason_to_wait_long() {
     let recipe = Recipe {
         name: "leavers",
         ready_within: Duration::from_secs(1000),
-        processes: |site| {
-            let sign = site.folder.join("leave");
+        processes: |sandbox| {
+            let sign = sandbox.folder.join("leave");
             let script = "until test -e leave; do sleep 0.01; done; echo gone for good";
             Ok(vec![shell("leaver", script, move || Ok(!sign.try_exists()?))])
         },
-        form: Some(|site| {
-            fs::write(site.folder.join("leave"), "")?;
+        form: Some(|sandbox| {
+            fs::write(sandbox.folder.join("leave"), "")?;
             bail!("nobody stays")
         }),
         ..PAIR
@@ -217,8 +217,8 @@ fn a_process_lost_while_the_whole_is_formed_is_no_reason_to_wait_long() {
 #[test]
 fn a_recipe_made_from_another_can_add_to_the_environment() {
     let recipe = Recipe {
-        processes: |site| {
-            let sign = site.folder.join("colour");
+        processes: |sandbox| {
+            let sign = sandbox.folder.join("colour");
             let script = "echo $COLOUR $SIZE > draft; mv draft colour; exec sleep 1000";
             let mut painter = shell("painter", script, move || Ok(sign.try_exists()?));
             painter.env = vec![("COLOUR".into(), "blue".into()), ("SIZE".into(), "big".into())];
@@ -264,8 +264,8 @@ fn a_detached_server_stays_until_it_is_stopped() {
     let scratch = tempdir().unwrap();
     let folder = scratch.path().join("one");
     let recipe = Recipe {
-        processes: |site| {
-            let sign = site.folder.join("up");
+        processes: |sandbox| {
+            let sign = sandbox.folder.join("up");
             // The mark holds the program's name, so the shell must not become another one; and it
             // ends some time, in case this test fails before it has stopped it.
             let script = "touch up; for second in $(seq 60); do sleep 1; done";

@@ -1,6 +1,6 @@
 //! A store that fails at random, the same way every time it is given the same seed.
 
-use crate::tap::{Call, Fate, Op, locked};
+use crate::fault_store::{Call, Fate, Op, locked};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use std::{sync::Mutex, time::Duration};
 
@@ -21,7 +21,8 @@ impl Chaos {
     /// A bad day: one request in four fails in some way.
     pub const BAD_DAY: Self = Self { refused: 10, lost: 10, twice: 5, slow_ms: 3 };
 
-    /// The plan for a tap. What the case itself uses to look at the store is left alone.
+    /// The plan for a [`FaultStore`](crate::fault_store::FaultStore). What the case itself uses to look at the store is
+    /// left alone.
     pub fn plan(self, seed: u64) -> impl Fn(&Call) -> Fate + Send + Sync + 'static {
         let rng = Mutex::new(StdRng::seed_from_u64(seed));
         move |call| match call.op {

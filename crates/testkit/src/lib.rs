@@ -12,7 +12,7 @@
 //! ```
 //! use lockkeeper::store::{AnyStore, memory::Memory};
 //! use std::{process::ExitCode, sync::Arc};
-//! use testkit::{Site, Subject};
+//! use testkit::{Dataset, Subject};
 //!
 //! # struct MyStore;
 //! # impl MyStore {
@@ -21,7 +21,7 @@
 //! fn main() -> ExitCode {
 //!     let mine = Subject::new("mine", Subject::memory().can(), || async {
 //!         let data = MyStore::fresh().await?;                 // nobody else has it
-//!         Ok(Site::new(move || {
+//!         Ok(Dataset::new(move || {
 //!             let data = data.clone();                        // a handle, as another process has it
 //!             async move { Ok(AnyStore::shared(data)) }
 //!         }))
@@ -34,29 +34,30 @@
 //! }
 //! ```
 //!
-//! A store with a URL scheme is easier still: `Site::url("…")`. If other processes can reach it by
+//! A store with a URL scheme is easier still: `Dataset::url("…")`. If other processes can reach it by
 //! that URL ([`Subject::across_processes`]) and the path of the `taker` program is given, the cases
 //! that kill and stop processes run too. A store that cannot be had is
 //! [`unavailable`](Subject::unavailable): ignored with the reason, or failed where
 //! `LOCKKEEPER_REQUIRE` demands it.
 //!
 //! # What is in it
-//! [`tap`] puts faults between the core and the store, [`Hand`] drives a session request by request,
+//! [`FaultStore`](fault_store::FaultStore) puts faults between the core and the store, [`RawSession`] drives a session request by request,
 //! [`Register`](register::Register) and [`ledger`] are resources that check fences, [`model`] compares a store with
 //! a tiny reference, and [`invariants`] says which cases stand for which invariant.
 
 pub mod case;
 mod cases;
 pub mod chaos;
-pub mod ear;
 pub mod etcd;
-pub mod face;
 mod failover;
-pub mod hand;
+pub mod fault_store;
+pub mod hint_filter;
 pub mod invariants;
 pub mod ledger;
 pub mod live;
 pub mod model;
+pub mod mutex_like;
+pub mod raw_session;
 mod redlock;
 pub mod register;
 pub mod report;
@@ -64,14 +65,13 @@ pub mod servers;
 mod subject;
 mod suite;
 pub mod taker;
-pub mod tap;
 pub mod trials;
 pub mod world;
 mod zookeeper;
 
 pub use case::{Case, Need, Verdict};
-pub use hand::{Hand, LONG};
-pub use subject::{Boxed, Site, Subject};
+pub use raw_session::{LONG, RawSession};
+pub use subject::{Boxed, Dataset, Subject};
 pub use suite::{Suite, run_one, suite};
 pub use world::World;
 

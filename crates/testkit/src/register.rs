@@ -1,6 +1,6 @@
 //! Resources that a lock protects: one that checks fences, and one that only counts.
 
-use crate::tap::locked;
+use crate::fault_store::locked;
 use std::sync::{
     Mutex,
     atomic::{AtomicU32, Ordering},

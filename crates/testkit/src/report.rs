@@ -1,6 +1,6 @@
 //! What came of it: stores × groups.
 
-use crate::{case::Case, suite::SLOW, tap::locked};
+use crate::{case::Case, fault_store::locked, suite::SLOW};
 use std::{collections::BTreeMap, fmt, sync::Mutex, time::Duration};
 
 /// How a case ended.

@@ -5,7 +5,7 @@ use crate::{
     etcd,
     live::Server,
     redlock,
-    subject::{Site, Subject},
+    subject::{Dataset, Subject},
     zookeeper,
 };
 use lockkeeper::Capabilities;
@@ -140,7 +140,7 @@ fn subject(
             for (option, value) in options {
                 url.push_str(&format!("&{option}={value}"));
             }
-            Ok(Site::url(url))
+            Ok(Dataset::url(url))
         }
     });
     match recipe.obstacle() {

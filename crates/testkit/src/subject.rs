@@ -17,7 +17,7 @@ const SHORT: Duration = Duration::from_millis(500);
 pub struct Subject {
     name: String,
     can: Capabilities,
-    site: Make<Site>,
+    dataset: Make<Dataset>,
     unavailable: Option<String>,
     processes: bool,
     leaves_at_once: bool,
@@ -28,17 +28,17 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// A store of this name that claims to be able to do `can`. Every case calls `site` once, for
+    /// A store of this name that claims to be able to do `can`. Every case calls `dataset` once, for
     /// data that nobody else has.
-    pub fn new<F, S>(name: impl Into<String>, can: Capabilities, site: F) -> Self
+    pub fn new<F, S>(name: impl Into<String>, can: Capabilities, dataset: F) -> Self
     where
         F: Fn() -> S + Send + Sync + 'static,
-        S: Future<Output = anyhow::Result<Site>> + Send + 'static,
+        S: Future<Output = anyhow::Result<Dataset>> + Send + 'static,
     {
         Self {
             name: name.into(),
             can,
-            site: Arc::new(move || Box::pin(site())),
+            dataset: Arc::new(move || Box::pin(dataset())),
             unavailable: None,
             processes: false,
             leaves_at_once: false,
@@ -57,13 +57,13 @@ impl Subject {
             waiters_end_at_ttl: true,
             ..Capabilities::LINES
         };
-        let site = || async {
+        let dataset = || async {
             let url = format!("memory://{:032x}", rand::random::<u128>());
             // The store forgets its data with its last handle: this one stays.
             let anchor = Keeper::connect(&url).await?;
-            Ok(Site::url(url).keep(anchor))
+            Ok(Dataset::url(url).keep(anchor))
         };
-        Self::new("memory", can, site).leaves_at_once()
+        Self::new("memory", can, dataset).leaves_at_once()
     }
 
     /// The embedded store, each time in a file of its own.
@@ -75,12 +75,12 @@ impl Subject {
             waiters_end_at_ttl: true,
             ..Capabilities::LINES
         };
-        let site = || async {
+        let dataset = || async {
             let folder = tempfile::tempdir()?;
             let url = format!("sqlite:{}", folder.path().join("locks.db").display());
-            Ok(Site::url(url).keep(folder))
+            Ok(Dataset::url(url).keep(folder))
         };
-        Self::new("sqlite", can, site).leaves_at_once().across_processes()
+        Self::new("sqlite", can, dataset).leaves_at_once().across_processes()
     }
 
     /// The store cannot be had here. Its cases are reported as ignored with this reason, or as
@@ -91,7 +91,7 @@ impl Subject {
         self
     }
 
-    /// Other processes can reach the data by the site's URL.
+    /// Other processes can reach the data by the URL of the [`Dataset`].
     #[must_use]
     pub fn across_processes(mut self) -> Self {
         self.processes = true;
@@ -151,8 +151,8 @@ impl Subject {
     ///
     /// # Errors
     /// Whatever goes wrong while making it.
-    pub async fn site(&self) -> anyhow::Result<Site> {
-        (self.site)().await
+    pub async fn dataset(&self) -> anyhow::Result<Dataset> {
+        (self.dataset)().await
     }
 
     pub(crate) fn short(&self) -> Duration {
@@ -213,13 +213,13 @@ impl fmt::Debug for Subject {
 }
 
 /// Fresh data in a store, and how to open handles to it. Dropping it may remove the data.
-pub struct Site {
+pub struct Dataset {
     open: Make<AnyStore>,
     url: Option<String>,
     kept: Vec<Box<dyn Any + Send + Sync>>,
 }
 
-impl Site {
+impl Dataset {
     /// Data to which `open` makes a handle, as another process would: handles share nothing but
     /// the data.
     pub fn new<F, S>(open: F) -> Self
@@ -263,7 +263,7 @@ impl Site {
     }
 }
 
-impl fmt::Debug for Site {
+impl fmt::Debug for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Site").field("kept", &self.kept.len()).finish_non_exhaustive()
     }

@@ -1,8 +1,8 @@
 //! What a case works with: fresh data, handles to it, and patience.
 
 use crate::{
-    subject::{Site, Subject},
-    tap::Tapped,
+    fault_store::FaultStore,
+    subject::{Dataset, Subject},
 };
 use lockkeeper::{
     Builder, Capabilities, Keeper, Line, Name, Store as _,
@@ -22,7 +22,7 @@ const GLANCE: Duration = Duration::from_millis(5);
 /// The fresh data of one case.
 #[derive(Debug)]
 pub struct World {
-    site: Site,
+    dataset: Dataset,
     can: Capabilities,
     short: Duration,
     sharded: bool,
@@ -32,9 +32,9 @@ pub struct World {
 
 impl World {
     pub(crate) async fn new(subject: &Subject, taker: Option<PathBuf>) -> anyhow::Result<Self> {
-        let site = subject.site().await?;
+        let dataset = subject.dataset().await?;
         Ok(Self {
-            site,
+            dataset,
             can: subject.can(),
             short: subject.short(),
             sharded: subject.is_sharded(),
@@ -75,7 +75,7 @@ impl World {
 
     /// One more handle to the data, as another process has it.
     pub async fn store(&self) -> AnyStore {
-        self.site.open().await.expect("the store can be opened once more")
+        self.dataset.open().await.expect("the store can be opened once more")
     }
 
     /// A keeper over a handle of its own.
@@ -93,9 +93,9 @@ impl World {
         builder.over(self.store().await).expect("the options make sense")
     }
 
-    /// A handle of its own with a tap on it.
-    pub async fn tap(&self) -> Arc<Tapped> {
-        Tapped::on(self.store().await)
+    /// A handle of its own through which a case sees, fails and delays requests.
+    pub async fn fault_store(&self) -> Arc<FaultStore> {
+        FaultStore::over(self.store().await)
     }
 
     /// Where other processes reach the data.
@@ -104,7 +104,7 @@ impl World {
     /// If they cannot.
     #[must_use]
     pub fn url(&self) -> &str {
-        self.site.address().expect("the case needs processes, so the site has a URL")
+        self.dataset.address().expect("the case needs processes, so the data has a URL")
     }
 
     pub(crate) fn taker(&self) -> &Path {

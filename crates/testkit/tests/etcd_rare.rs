@@ -6,14 +6,14 @@ use lockkeeper::{
     store::{AnyStore, Claim, Edited, Entered, Left, Manner, Renewal, SessionId, TicketStatus},
 };
 use serde_json::{Value, json};
-use servers::{Recipe, Require, Running, Way};
+use servers::{FaultProxy, Recipe, Require, Running};
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
     time::Duration,
 };
 use testkit::{
-    Hand,
+    RawSession,
     world::{eventually, length, line, soon, until_length},
 };
 use tokio::task::JoinSet;
@@ -66,11 +66,11 @@ fn lease(session: SessionId, shard: u64) -> i64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_sent_to_a_silent_endpoint_becomes_no_ghost() {
     let Some(server) = start(servers::ETCD) else { return };
-    let ways = [0, 1].map(|_| Way::to(server.ports()[0]).expect("a way"));
-    let [silent, good] = &ways;
+    let proxies = [0, 1].map(|_| FaultProxy::to(server.ports()[0]).expect("a proxy"));
+    let [silent, good] = &proxies;
     let url = format!("etcd://127.0.0.1:{},127.0.0.1:{}", silent.port(), good.port());
     let store = store(&url).await;
-    let (one, ticket) = (Hand::open(&store).await, TicketId::random());
+    let (one, ticket) = (RawSession::open(&store).await, TicketId::random());
     silent.close();
     let enter = async || one.enter("a", ticket, Mode::Exclusive, Manner::Queue).await;
     let granted = soon("an answer", enter()).await.expect("granted at the other one");
@@ -88,26 +88,26 @@ async fn a_lease_that_was_left_half_way_is_renewed_before_it_is_used() {
     const TTL: Duration = Duration::from_secs(5);
     let Some(server) = start(servers::ETCD) else { return };
     let store = store(server.url()).await;
-    let hand = Hand::open_for(&store, TTL, Duration::ZERO).await;
+    let raw = RawSession::open_for(&store, TTL, Duration::ZERO).await;
     let mut tasks = JoinSet::new();
     for task in 0..20 {
-        let hand = hand.clone();
+        let raw = raw.clone();
         tasks.spawn(async move {
             for i in 0..50 {
-                hand.take(&format!("{task} {i}")).await;
+                raw.take(&format!("{task} {i}")).await;
             }
         });
     }
     soon("a thousand locks", tasks.join_all()).await;
-    assert!(hand.lives().await);
-    let second = lease(hand.session, 1);
+    assert!(raw.lives().await);
+    let second = lease(raw.session, 1);
     ask(&server, "/v3/lease/grant", &json!({ "ID": second, "TTL": TTL.as_secs() }));
     eventually("it is nearly over", async || {
-        assert!(hand.lives().await);
+        assert!(raw.lives().await);
         time_left(&server, second) <= 2
     })
     .await;
-    hand.take("one more").await;
+    raw.take("one more").await;
     let left = time_left(&server, second);
     assert!(left >= 3, "the new ticket has {left} s left");
 }
@@ -124,27 +124,28 @@ fn in_one_slot() -> TicketId {
 async fn a_repeated_leave_does_not_end_the_next_ticket_in_the_same_slot() {
     let Some(server) = start(servers::ETCD) else { return };
     let (here, there) = (store(server.url()).await, store(server.url()).await);
-    let hand = Hand::open(&here).await;
+    let raw = RawSession::open(&here).await;
     // This one does not hear of what the other does.
-    let other = Hand { store: there, ..hand.clone() };
+    let other = RawSession { store: there, ..raw.clone() };
     let [first, second] = [(); 2].map(|()| in_one_slot());
-    let enter =
-        async |hand: &Hand, ticket| hand.enter("a", ticket, Mode::Exclusive, Manner::Contend).await;
-    let Ok(Entered::Granted { fence }) = enter(&hand, first).await else { panic!("free") };
+    let enter = async |raw: &RawSession, ticket| {
+        raw.enter("a", ticket, Mode::Exclusive, Manner::Contend).await
+    };
+    let Ok(Entered::Granted { fence }) = enter(&raw, first).await else { panic!("free") };
     assert_eq!(enter(&other, first).await.expect("the same"), Entered::Granted { fence });
-    assert_eq!(hand.leave("a", first).await, Left::Released);
-    let Ok(Entered::Granted { fence: next }) = enter(&hand, second).await else { panic!("free") };
+    assert_eq!(raw.leave("a", first).await, Left::Released);
+    let Ok(Entered::Granted { fence: next }) = enter(&raw, second).await else { panic!("free") };
     assert!(next > fence);
     let name = Name::new("a").expect("a good name");
     let claim = |ticket, fence| Claim { name: name.clone(), ticket, mode: Mode::Exclusive, fence };
-    assert!(hand.check(&claim(second, next)).await);
-    assert!(!hand.check(&claim(first, fence)).await);
+    assert!(raw.check(&claim(second, next)).await);
+    assert!(!raw.check(&claim(first, fence)).await);
     assert_eq!(other.write(&claim(first, fence), 1, b"late").await, Edited::NotHeld);
-    assert_eq!(hand.write(&claim(second, next), 1, b"in time").await, Edited::Done);
-    for hand in [&other, &hand] {
-        assert_eq!(hand.leave("a", first).await, Left::Gone);
+    assert_eq!(raw.write(&claim(second, next), 1, b"in time").await, Edited::Done);
+    for raw in [&other, &raw] {
+        assert_eq!(raw.leave("a", first).await, Left::Gone);
     }
-    assert!(hand.check(&claim(second, next)).await);
+    assert!(raw.check(&claim(second, next)).await);
 }
 
 /// Two tickets of one session in one line, for which the same key is meant.
@@ -152,15 +153,15 @@ async fn a_repeated_leave_does_not_end_the_next_ticket_in_the_same_slot() {
 async fn tickets_that_share_a_slot_stand_side_by_side() {
     let Some(server) = start(servers::ETCD) else { return };
     let (here, there) = (store(server.url()).await, store(server.url()).await);
-    let one = Hand::open(&here).await;
-    let two = Hand { store: there, ..one.clone() };
+    let one = RawSession::open(&here).await;
+    let two = RawSession { store: there, ..one.clone() };
     for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { weight: 2, of: 4 }] {
         let tickets = [(); 3].map(|()| in_one_slot());
         let mut granted = 0;
         for (ahead, ticket) in tickets.into_iter().enumerate() {
             // The answer is the same when it is asked for again, also by another handle.
-            for hand in [&one, &one, &two] {
-                match hand.enter("a", ticket, mode, Manner::Queue).await.expect("an answer") {
+            for raw in [&one, &one, &two] {
+                match raw.enter("a", ticket, mode, Manner::Queue).await.expect("an answer") {
                     Entered::Granted { .. } => granted += 1,
                     Entered::Queued(wait) => assert_eq!(wait.ahead, ahead),
                     Entered::Busy(_) => panic!("it stands in line"),
@@ -170,8 +171,8 @@ async fn tickets_that_share_a_slot_stand_side_by_side() {
         }
         let fit = if mode == Mode::Shared { 3 } else { mode.capacity() / mode.weight() };
         assert_eq!(granted, 3 * fit, "{mode}");
-        for hand in [&one, &two] {
-            let mut all: Vec<TicketId> = hand.all().await.iter().map(|(_, t, _)| *t).collect();
+        for raw in [&one, &two] {
+            let mut all: Vec<TicketId> = raw.all().await.iter().map(|(_, t, _)| *t).collect();
             let mut wanted = tickets.to_vec();
             all.sort();
             wanted.sort();
@@ -190,9 +191,9 @@ async fn tickets_that_share_a_slot_stand_side_by_side() {
 async fn an_enter_whose_session_is_forgotten_meanwhile_is_answered() {
     let Some(server) = start(servers::ETCD) else { return };
     let here = store(server.url()).await;
-    Hand::open(&here).await.take("a").await;
+    RawSession::open(&here).await.take("a").await;
     for mode in [Mode::Exclusive, Mode::Shared] {
-        let late = Hand::open(&here).await;
+        let late = RawSession::open(&here).await;
         let enter = late.enter("a", TicketId::random(), mode, Manner::Queue);
         // The request is sent before the session is forgotten, and answered after that.
         let (entered, ()) = tokio::join!(enter, async { here.forget(late.session) });
@@ -206,8 +207,8 @@ async fn an_enter_whose_session_is_forgotten_meanwhile_is_answered() {
 async fn a_session_that_another_handle_renews_lives() {
     let Some(server) = start(servers::ETCD) else { return };
     let (here, there) = (store(server.url()).await, store(server.url()).await);
-    let one = Hand::open_for(&here, Duration::from_secs(2), Duration::ZERO).await;
-    let two = Hand { store: there, ..one.clone() };
+    let one = RawSession::open_for(&here, Duration::from_secs(2), Duration::ZERO).await;
+    let two = RawSession { store: there, ..one.clone() };
     two.take("a").await;
     // Longer than a TTL in which the second handle hears nothing.
     for _ in 0..5 {
@@ -225,13 +226,13 @@ async fn a_session_that_another_handle_renews_lives() {
 async fn the_public_half_of_a_session_is_no_right_to_act_for_it() {
     let Some(server) = start(servers::ETCD) else { return };
     let (here, there) = (store(server.url()).await, store(server.url()).await);
-    let owner = Hand::open(&here).await;
+    let owner = RawSession::open(&here).await;
     let held = owner.take("a").await;
     let mut bytes = owner.session.to_bytes();
     bytes[15] ^= 1;
     let session = SessionId::from_bytes(bytes);
     for store in [&here, &there] {
-        let thief = Hand { store: store.clone(), session, ..owner.clone() };
+        let thief = RawSession { store: store.clone(), session, ..owner.clone() };
         let entered = thief.enter("b", TicketId::random(), Mode::Exclusive, Manner::Queue).await;
         assert_eq!(entered.expect_err("no right").kind, ErrorKind::SessionOver);
         assert_eq!(thief.leave("a", held.ticket).await, Left::Gone);
@@ -240,7 +241,8 @@ async fn the_public_half_of_a_session_is_no_right_to_act_for_it() {
         assert_eq!(thief.write(&held, 1, b"mine").await, Edited::NotHeld);
         assert_eq!(thief.stand("a", held.ticket).await, TicketStatus::Gone);
         assert_eq!(thief.all().await, []);
-        let again = store.open(Hand::ask(session, Duration::from_secs(60), Duration::ZERO)).await;
+        let again =
+            store.open(RawSession::ask(session, Duration::from_secs(60), Duration::ZERO)).await;
         again.expect_err("the id is taken");
         assert_eq!(thief.leave("a", held.ticket).await, Left::Gone);
         thief.close().await;
@@ -259,7 +261,7 @@ async fn the_public_half_of_a_session_is_no_right_to_act_for_it() {
     }
     assert!(!shown.contains(&hex));
     // Who has all of it can act through any handle.
-    let other = Hand { store: there, ..owner.clone() };
+    let other = RawSession { store: there, ..owner.clone() };
     assert_eq!(other.annotate(&held, 1, b"ours").await, Edited::Done);
     assert_eq!(other.leave("a", held.ticket).await, Left::Released);
 }
@@ -271,7 +273,7 @@ async fn a_record_that_proves_nothing_is_no_right_to_close_a_session() {
     let Some(server) = start(servers::ETCD) else { return };
     let (here, there) = (store(server.url()).await, store(server.url()).await);
     for value in ["bGsxIDEyMDAwMCAwIDcgaGVyZSBoYW5kCg==", "anVuaw=="] {
-        let owner = Hand::open(&here).await;
+        let owner = RawSession::open(&here).await;
         let held = owner.take("a").await;
         let record = format!("lockkeeper/s/{:016x}/0", lease(owner.session, 0));
         let all = ask(&server, "/v3/kv/range", &json!({ "key": "AA==", "range_end": "AA==" }));
@@ -283,7 +285,7 @@ async fn a_record_that_proves_nothing_is_no_right_to_close_a_session() {
         bytes[15] ^= 1;
         for store in [&here, &there] {
             let session = SessionId::from_bytes(bytes);
-            Hand { store: store.clone(), session, ..owner.clone() }.close().await;
+            RawSession { store: store.clone(), session, ..owner.clone() }.close().await;
             assert!(owner.check(&held).await, "closed with the public half alone");
         }
         owner.leave("a", held.ticket).await;
@@ -295,10 +297,10 @@ async fn a_record_that_proves_nothing_is_no_right_to_close_a_session() {
 async fn closing_a_session_twice_does_nothing_more() {
     let Some(server) = start(servers::ETCD) else { return };
     let (here, there) = (store(server.url()).await, store(server.url()).await);
-    let owner = Hand::open(&here).await;
+    let owner = RawSession::open(&here).await;
     owner.take("a").await;
     for store in [&here, &here, &there] {
-        Hand { store: store.clone(), ..owner.clone() }.close().await;
+        RawSession { store: store.clone(), ..owner.clone() }.close().await;
         assert_eq!(length(&here, "a").await, 0);
     }
 }
@@ -323,13 +325,13 @@ async fn a_session_in_its_lock_delay_is_over_for_every_handle() {
     let Some(server) = start(servers::ETCD) else { return };
     let (here, there) = (store(server.url()).await, store(server.url()).await);
     let (ttl, delay) = (Duration::from_secs(2), Duration::from_secs(60));
-    let one = Hand::open_for(&here, ttl, delay).await;
+    let one = RawSession::open_for(&here, ttl, delay).await;
     one.take("a").await;
     eventually("its TTL passes", async || {
         time_left(&server, lease(one.session, 0)) < i64::try_from(delay.as_secs()).expect("small")
     })
     .await;
-    let two = Hand { store: there, ..one.clone() };
+    let two = RawSession { store: there, ..one.clone() };
     assert!(!two.lives().await);
     let refused = two.enter("b", TicketId::random(), Mode::Exclusive, Manner::Queue).await;
     assert_eq!(refused.expect_err("over").kind, ErrorKind::SessionOver);
@@ -343,8 +345,11 @@ async fn a_cell_is_written_also_by_a_handle_that_has_not_seen_the_grant() {
     let Some(server) = start(servers::ETCD) else { return };
     let url = format!("{}?raw=true", server.url());
     let (here, there) = (store(&url).await, store(&url).await);
-    let (first, second, third) =
-        (Hand::open(&here).await, Hand::open(&here).await, Hand::open(&here).await);
+    let (first, second, third) = (
+        RawSession::open(&here).await,
+        RawSession::open(&here).await,
+        RawSession::open(&here).await,
+    );
     let held = first.take("a").await;
     let (before, _) = second.queue("a").await;
     let (own, _) = third.queue("a").await;
@@ -355,7 +360,7 @@ async fn a_cell_is_written_also_by_a_handle_that_has_not_seen_the_grant() {
     };
     assert_eq!(second.write(&claim(before, fence), 1, b"before").await, Edited::Done);
     second.leave("a", before).await;
-    let elsewhere = Hand { store: there, ..third.clone() };
+    let elsewhere = RawSession { store: there, ..third.clone() };
     assert_eq!(elsewhere.write(&claim(own, 0), 1, b"after").await, Edited::Done);
     let cell = here.read(held.name.clone()).await.expect("an answer").expect("a cell");
     assert_eq!(String::from_utf8_lossy(&cell.bytes), "after");
@@ -365,8 +370,8 @@ async fn a_cell_is_written_also_by_a_handle_that_has_not_seen_the_grant() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_could_not_be_left_while_the_server_was_full_is_left_later() {
     const SMALL: Recipe = Recipe {
-        processes: |site| {
-            let mut processes = (servers::ETCD.processes)(site)?;
+        processes: |sandbox| {
+            let mut processes = (servers::ETCD.processes)(sandbox)?;
             processes[0].args.push("--quota-backend-bytes=1000000".into());
             Ok(processes)
         },

@@ -16,7 +16,7 @@ use std::{
     },
     time::Duration,
 };
-use testkit::{Site, Subject, run_one};
+use testkit::{Dataset, Subject, run_one};
 
 /// What is wrong with the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ fn without_a_bug_the_same_cases_pass() {
 fn subject(bug: Bug) -> Subject {
     Subject::new(format!("{bug:?}"), Subject::memory().can(), move || async move {
         let store = Arc::new(Bent { bug, ..Bent::default() });
-        Ok(Site::new(move || {
+        Ok(Dataset::new(move || {
             let store = Arc::clone(&store);
             async move { Ok(AnyStore::shared(store)) }
         }))

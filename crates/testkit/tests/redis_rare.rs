@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 use testkit::{
-    Hand, LONG,
+    LONG, RawSession,
     live::start,
     world::{eventually, soon},
 };
@@ -95,9 +95,9 @@ async fn every_handle_sees_all_tickets_of_a_session() {
     for recipe in [servers::REDIS, servers::REDIS_CLUSTER] {
         let Some(server) = start(recipe) else { return };
         let (one, two) = (keeper(server.url()).await, keeper(server.url()).await);
-        let here = Hand::open(one.store()).await;
+        let here = RawSession::open(one.store()).await;
         let [_, claim, _] = [here.take("a").await, here.take("b").await, here.take("c").await];
-        let there = Hand { store: two.store().clone(), ..here.clone() };
+        let there = RawSession { store: two.store().clone(), ..here.clone() };
         assert_eq!(there.all().await.len(), 3);
         there.leave("b", claim.ticket).await;
         assert_eq!((here.all().await.len(), there.all().await.len()), (2, 2));
@@ -112,8 +112,8 @@ async fn a_renewal_reaches_all_that_other_handles_have_taken() {
     let Some(server) = start(servers::REDIS_CLUSTER) else { return };
     let (one, two) = (keeper(server.url()).await, keeper(server.url()).await);
     let ttl = Duration::from_secs(3);
-    let here = Hand::open_for(one.store(), ttl, Duration::ZERO).await;
-    let there = Hand { store: two.store().clone(), ..here.clone() };
+    let here = RawSession::open_for(one.store(), ttl, Duration::ZERO).await;
+    let there = RawSession { store: two.store().clone(), ..here.clone() };
     here.take("a").await;
     assert!(there.lives().await, "and it knows now where the session is");
     let claims = [here.take("b").await, there.take("c").await];
@@ -134,8 +134,8 @@ async fn a_bucket_whose_opening_was_not_answered_is_as_good_as_the_others() {
     let Some(server) = start(servers::REDIS_CLUSTER) else { return };
     let (one, two) = (keeper(server.url()).await, keeper(server.url()).await);
     let ttl = Duration::from_secs(4);
-    let here = Hand::open_for(one.store(), ttl, Duration::ZERO).await;
-    let there = Hand { store: two.store().clone(), ..here.clone() };
+    let here = RawSession::open_for(one.store(), ttl, Duration::ZERO).await;
+    let there = RawSession { store: two.store().clone(), ..here.clone() };
     // Opens the bucket of this name as a lost request of ours would have.
     let (ticket, _) = there.contend("a").await;
     there.leave("a", ticket).await;
@@ -167,29 +167,29 @@ async fn age(witness: &mut Witness, keys: &[&str]) {
 async fn a_renewal_is_one_request_whatever_there_is_to_sweep() {
     let Some(server) = start(servers::REDIS) else { return };
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
-    let dead = Hand::open(keeper.store()).await;
+    let dead = RawSession::open(keeper.store()).await;
     for n in 0..200 {
         dead.take(&format!("old {n}")).await;
     }
     let kept = dead.take("kept closed").await;
     dead.leave_as("kept closed", kept.ticket, Some(LONG), false).await;
     age(&mut witness, &["lk:{0}:e", "lk:{0}:x"]).await;
-    let hand = Hand::open(keeper.store()).await;
-    let alive = hand.take("alive").await;
-    assert!(hand.lives().await, "and the server knows the script");
+    let raw = RawSession::open(keeper.store()).await;
+    let alive = raw.take("alive").await;
+    assert!(raw.lives().await, "and the server knows the script");
     witness.ask::<Value>(&["CONFIG", "RESETSTAT"]).await;
     for _ in 0..10 {
-        assert!(hand.lives().await);
+        assert!(raw.lives().await);
     }
     assert_eq!(witness.scripts().await, 10);
     eventually("all is swept", async || {
-        assert!(hand.lives().await);
+        assert!(raw.lives().await);
         // A list entry for the ticket that lives, one for its line, and one for that which is kept closed.
         witness.ask::<u64>(&["ZCARD", "lk:{0}:o"]).await == 3
             && witness.ask::<u64>(&["ZCARD", "lk:{0}:e"]).await == 1
     })
     .await;
-    assert!(hand.check(&alive).await);
+    assert!(raw.check(&alive).await);
     assert_eq!(witness.ask::<u64>(&["HLEN", "lk:{0}:s"]).await, 3, "one session and the clock");
     assert_eq!(keeper.list("").await.expect("a look").len(), 2);
 }
@@ -200,11 +200,11 @@ async fn sessions_that_are_never_renewed_leave_nothing_for_ever() {
     let Some(server) = start(servers::REDIS) else { return };
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
     for n in 0..200 {
-        let hand = Hand::open(keeper.store()).await;
+        let raw = RawSession::open(keeper.store()).await;
         let name = format!("once {n}");
-        let ticket = hand.take(&name).await.ticket;
-        hand.leave(&name, ticket).await;
-        hand.close().await;
+        let ticket = raw.take(&name).await.ticket;
+        raw.leave(&name, ticket).await;
+        raw.close().await;
         age(&mut witness, &["lk:{0}:e"]).await;
     }
     let sessions: u64 = witness.ask(&["ZCARD", "lk:{0}:e"]).await;
@@ -217,10 +217,10 @@ async fn sessions_that_are_never_renewed_leave_nothing_for_ever() {
 async fn names_that_are_free_again_leave_nothing_and_cost_a_look_nothing() {
     let Some(server) = start(servers::REDIS) else { return };
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
-    let hand = Hand::open(keeper.store()).await;
+    let raw = RawSession::open(keeper.store()).await;
     let mut size = async |n| {
-        let ticket = hand.take(&format!("once {n}")).await.ticket;
-        hand.leave(&format!("once {n}"), ticket).await;
+        let ticket = raw.take(&format!("once {n}")).await.ticket;
+        raw.leave(&format!("once {n}"), ticket).await;
         let keys = witness.ask::<Vec<String>>(&["KEYS", "*"]).await;
         let mut members = 0;
         for key in keys.iter().filter(|key| !key.ends_with("meta")) {
@@ -233,7 +233,7 @@ async fn names_that_are_free_again_leave_nothing_and_cost_a_look_nothing() {
     for n in 1..500 {
         assert_eq!(size(n).await, first, "keys and their members after {n} names");
     }
-    hand.take("held").await;
+    raw.take("held").await;
     assert!(keeper.get("held").await.expect("a look").is_some(), "and the script is known");
     witness.ask::<Value>(&["CONFIG", "RESETSTAT"]).await;
     assert_eq!(keeper.list("").await.expect("a look").len(), 1);
@@ -246,9 +246,9 @@ async fn a_look_through_many_lines_reads_each_of_them_once() {
     const LINES: usize = 2_500;
     let Some(server) = start(servers::REDIS) else { return };
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
-    let hand = Hand::open(keeper.store()).await;
+    let raw = RawSession::open(keeper.store()).await;
     for n in 0..LINES {
-        hand.take(&format!("name {n}")).await;
+        raw.take(&format!("name {n}")).await;
     }
     assert!(keeper.get("name 7").await.expect("a look").is_some(), "and the script is known");
     witness.ask::<Value>(&["CONFIG", "RESETSTAT"]).await;
@@ -283,7 +283,8 @@ async fn names_like_our_own_keys_are_names_like_others() {
     ];
     let Some(server) = start(servers::REDIS) else { return };
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
-    let (one, two) = (Hand::open(keeper.store()).await, Hand::open(keeper.store()).await);
+    let (one, two) =
+        (RawSession::open(keeper.store()).await, RawSession::open(keeper.store()).await);
     let before = witness.ask::<Vec<String>>(&["KEYS", "*"]).await.len();
     let mut claims = Vec::new();
     for name in NAMES {
@@ -368,23 +369,24 @@ async fn a_lock_whose_keys_were_evicted_is_lost() {
 async fn a_session_with_many_tickets_is_looked_through_in_pieces() {
     let Some(server) = start(servers::REDIS) else { return };
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
-    let (hand, other) = (Hand::open(keeper.store()).await, Hand::open(keeper.store()).await);
+    let (raw, other) =
+        (RawSession::open(keeper.store()).await, RawSession::open(keeper.store()).await);
     let taken = other.take("taken").await;
     for _ in 0..2_000 {
-        assert!(matches!(hand.contend("taken").await, (_, Entered::Busy(_))));
+        assert!(matches!(raw.contend("taken").await, (_, Entered::Busy(_))));
     }
     witness.ask::<Value>(&["CONFIG", "RESETSTAT"]).await;
-    assert!(hand.all().await.is_empty());
+    assert!(raw.all().await.is_empty());
     assert!(witness.scripts().await <= 1, "nothing is asked for what was refused");
     assert!(other.check(&taken).await);
     for n in 0..3_000 {
-        hand.take(&format!("name {n}")).await;
+        raw.take(&format!("name {n}")).await;
     }
     witness.ask::<Value>(&["CONFIG", "RESETSTAT"]).await;
-    assert_eq!(hand.all().await.len(), 3_000);
+    assert_eq!(raw.all().await.len(), 3_000);
     let scripts = witness.scripts().await;
     assert!((10..100).contains(&scripts), "{scripts} scripts for 3000 lines");
-    hand.close().await;
+    raw.close().await;
     assert_eq!(keeper.list("name").await.expect("a look").len(), 0);
 }
 
@@ -393,12 +395,12 @@ async fn a_session_with_many_tickets_is_looked_through_in_pieces() {
 async fn a_late_copy_of_an_enter_does_not_undo_a_hold() {
     let Some(server) = start(servers::REDIS) else { return };
     let keeper = keeper(server.url()).await;
-    let hand = Hand::open(keeper.store()).await;
-    let claim = hand.take("a").await;
-    hand.leave_as("a", claim.ticket, Some(LONG), true).await;
-    let late = hand.enter("a", claim.ticket, Mode::Exclusive, Manner::Queue).await;
+    let raw = RawSession::open(keeper.store()).await;
+    let claim = raw.take("a").await;
+    raw.leave_as("a", claim.ticket, Some(LONG), true).await;
+    let late = raw.enter("a", claim.ticket, Mode::Exclusive, Manner::Queue).await;
     assert_eq!(late.expect_err("it was left").kind, ErrorKind::TicketClosed);
-    assert_eq!(hand.stand("a", claim.ticket).await, TicketStatus::Gone);
+    assert_eq!(raw.stand("a", claim.ticket).await, TicketStatus::Gone);
     let line = keeper.get("a").await.expect("a look").expect("it is kept closed");
     assert!(line.tickets.len() == 1 && line.tickets[0].owner.is_none());
 }
@@ -408,7 +410,8 @@ async fn a_late_copy_of_an_enter_does_not_undo_a_hold() {
 async fn anothers_ticket_id_gives_no_rights() {
     let Some(server) = start(servers::REDIS) else { return };
     let keeper = keeper(server.url()).await;
-    let (owner, other) = (Hand::open(keeper.store()).await, Hand::open(keeper.store()).await);
+    let (owner, other) =
+        (RawSession::open(keeper.store()).await, RawSession::open(keeper.store()).await);
     let claim = owner.take("a").await;
     for manner in [Manner::Queue, Manner::Contend] {
         let entered = other.enter("a", claim.ticket, Mode::Exclusive, manner).await;
@@ -424,15 +427,15 @@ async fn anothers_ticket_id_gives_no_rights() {
 async fn a_full_server_keeps_its_locks() {
     let Some(server) = start(servers::REDIS) else { return };
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
-    let hand = Hand::open(keeper.store()).await;
-    let claim = hand.take("a").await;
+    let raw = RawSession::open(keeper.store()).await;
+    let claim = raw.take("a").await;
     witness.ask::<Value>(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let refused = hand.enter("b", TicketId::random(), Mode::Exclusive, Manner::Queue).await;
+    let refused = raw.enter("b", TicketId::random(), Mode::Exclusive, Manner::Queue).await;
     assert_eq!(refused.expect_err("the server is full").kind, ErrorKind::Unavailable);
-    assert!(matches!(hand.store.renew(hand.session).await, Ok(Renewal::Renewed { .. })));
-    assert!(hand.check(&claim).await);
-    hand.leave("a", claim.ticket).await;
-    assert!(!hand.check(&claim).await);
+    assert!(matches!(raw.store.renew(raw.session).await, Ok(Renewal::Renewed { .. })));
+    assert!(raw.check(&claim).await);
+    raw.leave("a", claim.ticket).await;
+    assert!(!raw.check(&claim).await);
 }
 
 /// A plain string that an unanswered request of ours has made has less of its time left than the
@@ -442,12 +445,12 @@ async fn a_plain_lock_that_is_found_made_lives_as_long_as_a_new_one() {
     let Some(server) = start(servers::REDIS) else { return };
     let mut witness = Witness::of(server.ports()[0]).await;
     let keeper = keeper(&format!("{}?compat=string", server.url())).await;
-    let (hand, ticket) = (Hand::open(keeper.store()).await, TicketId::random());
-    let session = u128::from_be_bytes(hand.session.to_bytes());
+    let (raw, ticket) = (RawSession::open(keeper.store()).await, TicketId::random());
+    let session = u128::from_be_bytes(raw.session.to_bytes());
     witness.ask::<Value>(&["SET", "a", &format!("{ticket}.{session:032x}"), "PX", "1000"]).await;
-    let entered = hand.enter("a", ticket, Mode::Exclusive, Manner::Contend).await;
+    let entered = raw.enter("a", ticket, Mode::Exclusive, Manner::Contend).await;
     assert!(matches!(entered, Ok(Entered::Granted { .. })), "{entered:?}");
     let left: u64 = witness.ask(&["PTTL", "a"]).await;
     assert!(left > 60_000, "the lock is believed in for {LONG:?} and has {left} ms");
-    assert!(hand.all().await.iter().any(|(name, ..)| *name == Name::new("a").expect("a name")));
+    assert!(raw.all().await.iter().any(|(name, ..)| *name == Name::new("a").expect("a name")));
 }

@@ -1,8 +1,8 @@
-//! What becomes of locks when the way to a Redis server is bad: connections that hang, servers that
+//! What becomes of locks when the network to a Redis server is bad: connections that hang, servers that
 //! cannot be reached, addresses behind which nobody speaks.
 
 use lockkeeper::{Error, ErrorKind, Health, Keeper};
-use servers::Way;
+use servers::FaultProxy;
 use std::{
     net::TcpListener,
     time::{Duration, Instant},
@@ -12,8 +12,8 @@ use testkit::{
     world::{eventually, soon},
 };
 
-fn url(way: &Way) -> String {
-    format!("redis://127.0.0.1:{}", way.port())
+fn url(proxy: &FaultProxy) -> String {
+    format!("redis://127.0.0.1:{}", proxy.port())
 }
 
 /// A machine that went away without a word, a firewall that forgot: the connection looks alive and
@@ -21,11 +21,11 @@ fn url(way: &Way) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_hangs_is_replaced_before_its_locks_are_lost() {
     let Some(server) = start(servers::REDIS) else { return };
-    let way = Way::to(server.ports()[0]).expect("a way");
-    let keeper = Keeper::builder().ttl(Duration::from_secs(15)).connect(&url(&way)).await;
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
+    let keeper = Keeper::builder().ttl(Duration::from_secs(15)).connect(&url(&proxy)).await;
     let keeper = keeper.expect("the server answers");
     let held = keeper.lock("a").await.expect("free");
-    way.silence();
+    proxy.silence();
     eventually("a renewal", async || held.extend(Duration::from_secs(12)).await.is_ok()).await;
     assert_eq!(held.health(), Health::Held);
     held.release().await.expect("released");
@@ -37,11 +37,11 @@ async fn a_connection_that_hangs_is_replaced_before_its_locks_are_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_who_ask_an_unreachable_server_wait_together_not_one_after_the_other() {
     let Some(server) = start(servers::REDIS) else { return };
-    let way = Way::to(server.ports()[0]).expect("a way");
-    let keeper = Keeper::connect(&url(&way)).await.expect("the server answers");
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
+    let keeper = Keeper::connect(&url(&proxy)).await.expect("the server answers");
     // What there is breaks; new connections are accepted, and nothing comes of them.
-    way.close();
-    way.sever();
+    proxy.close();
+    proxy.sever();
     let began = Instant::now();
     let asks: Vec<_> = (0..20)
         .map(|_| {

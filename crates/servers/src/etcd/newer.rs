@@ -12,7 +12,7 @@ use crate::recipe::{Process, Recipe};
 pub const ETCD_NEWER: Recipe = Recipe {
     name: "etcd-newer",
     newest: None,
-    processes: |site| newer((ETCD.processes)(site)?),
+    processes: |sandbox| newer((ETCD.processes)(sandbox)?),
     ..ETCD
 };
 
@@ -20,7 +20,7 @@ pub const ETCD_NEWER: Recipe = Recipe {
 pub const ETCD_NEWER_PARTED: Recipe = Recipe {
     name: "etcd-newer-parted",
     newest: None,
-    processes: |site| newer((ETCD_PARTED.processes)(site)?),
+    processes: |sandbox| newer((ETCD_PARTED.processes)(sandbox)?),
     ..ETCD_PARTED
 };
 

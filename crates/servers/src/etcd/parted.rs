@@ -13,7 +13,7 @@ use std::thread;
 use anyhow::{Context, Result, ensure};
 
 use super::{ETCD_CLUSTER, MEMBERS, address, name, process};
-use crate::recipe::{Process, Recipe, Site};
+use crate::recipe::{Process, Recipe, Sandbox};
 use crate::running::Running;
 
 /// The longest head of a request that makes sense.
@@ -66,8 +66,8 @@ fn gates(cluster: &Running) -> Result<Arc<Gates>> {
     gates.get(&cluster.ports()[0]).cloned().context("this cluster has no gates")
 }
 
-fn processes(site: &Site) -> Result<Vec<Process>> {
-    let ports = |part: usize| &site.ports[part * MEMBERS..(part + 1) * MEMBERS];
+fn processes(sandbox: &Sandbox) -> Result<Vec<Process>> {
+    let ports = |part: usize| &sandbox.ports[part * MEMBERS..(part + 1) * MEMBERS];
     let (clients, peers, doors) = (ports(0), ports(1), ports(2));
     let gates = Arc::new(Gates::default());
     let listeners = doors.iter().map(|door| TcpListener::bind((Ipv4Addr::LOCALHOST, *door)));

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::resp::ask;
 use super::{REDIS, hosts, server};
-use crate::recipe::{Recipe, Site};
+use crate::recipe::{Recipe, Sandbox};
 
 /// How many nodes there are, all of them primaries.
 const NODES: usize = 3;
@@ -23,20 +23,21 @@ const SLOTS: usize = 16_384;
 pub const REDIS_CLUSTER: Recipe = Recipe {
     name: "redis-cluster",
     ports: 2 * NODES,
-    processes: |site| {
-        let numbered = (1..).zip(addresses(site));
-        let start =
-            |(number, (port, bus))| server(site, &format!("redis-{number}"), port, &settings(bus));
+    processes: |sandbox| {
+        let numbered = (1..).zip(addresses(sandbox));
+        let start = |(number, (port, bus))| {
+            server(sandbox, &format!("redis-{number}"), port, &settings(bus))
+        };
         numbered.map(start).collect()
     },
     form: Some(form),
-    url: |site| format!("redis+cluster://{}", hosts(&site.ports[..NODES])),
+    url: |sandbox| format!("redis+cluster://{}", hosts(&sandbox.ports[..NODES])),
     ..REDIS
 };
 
 /// The port for clients and the port for the other nodes, of every node.
-fn addresses(site: &Site) -> impl Iterator<Item = (u16, u16)> {
-    let (ports, buses) = site.ports.split_at(NODES);
+fn addresses(sandbox: &Sandbox) -> impl Iterator<Item = (u16, u16)> {
+    let (ports, buses) = sandbox.ports.split_at(NODES);
     ports.iter().copied().zip(buses.iter().copied())
 }
 
@@ -54,12 +55,12 @@ fn settings(bus: u16) -> String {
 
 /// Every node gets its slots before it meets the others, so that no other one can seem to have
 /// them.
-fn form(site: &Site) -> Result<()> {
-    for (index, (port, _)) in addresses(site).enumerate() {
+fn form(sandbox: &Sandbox) -> Result<()> {
+    for (index, (port, _)) in addresses(sandbox).enumerate() {
         take_slots(port, index)?;
     }
-    introduce(site)?;
-    addresses(site).try_for_each(|(port, _)| is_whole(port))
+    introduce(sandbox)?;
+    addresses(sandbox).try_for_each(|(port, _)| is_whole(port))
 }
 
 /// Gives a node its slots, if it has none.
@@ -82,12 +83,12 @@ const fn border(index: usize) -> usize {
 }
 
 /// Lets the first node meet the others, which then hear of each other by themselves.
-fn introduce(site: &Site) -> Result<()> {
-    let first = site.ports[0];
+fn introduce(sandbox: &Sandbox) -> Result<()> {
+    let first = sandbox.ports[0];
     if count(first, "cluster_known_nodes")? >= NODES {
         return Ok(());
     }
-    for (port, bus) in addresses(site).skip(1) {
+    for (port, bus) in addresses(sandbox).skip(1) {
         ask(first, &format!("CLUSTER MEET 127.0.0.1 {port} {bus}"))?;
     }
     Ok(())

@@ -4,7 +4,7 @@ use anyhow::{Result, bail, ensure};
 
 use super::resp::{Reply, ask};
 use super::{REDIS, hosts, process, server};
-use crate::recipe::{Process, Recipe, Site};
+use crate::recipe::{Process, Recipe, Sandbox};
 
 /// The name under which the sentinels know the primary.
 const SERVICE: &str = "mymaster";
@@ -37,19 +37,19 @@ pub const REDIS_SENTINEL: Recipe = Recipe {
     ports: 5,
     processes,
     form: Some(form),
-    url: |site| format!("redis+sentinel://{}/{SERVICE}", hosts(&site.ports[2..])),
+    url: |sandbox| format!("redis+sentinel://{}/{SERVICE}", hosts(&sandbox.ports[2..])),
     ..REDIS
 };
 
-fn processes(site: &Site) -> Result<Vec<Process>> {
-    let [primary, replica, sentinels @ ..] = &site.ports[..] else { bail!("too few ports") };
+fn processes(sandbox: &Sandbox) -> Result<Vec<Process>> {
+    let [primary, replica, sentinels @ ..] = &sandbox.ports[..] else { bail!("too few ports") };
     let copying = format!("{PAIR}replicaof 127.0.0.1 {primary}\n");
     let mut processes = vec![
-        server(site, "primary", *primary, PAIR)?,
-        server(site, "replica", *replica, &copying)?,
+        server(sandbox, "primary", *primary, PAIR)?,
+        server(sandbox, "replica", *replica, &copying)?,
     ];
     for (number, port) in (1..).zip(sentinels) {
-        let mut sentinel = process(site, &format!("sentinel-{number}"), *port, "")?;
+        let mut sentinel = process(sandbox, &format!("sentinel-{number}"), *port, "")?;
         sentinel.args.push("--sentinel".into());
         processes.push(sentinel);
     }
@@ -58,8 +58,8 @@ fn processes(site: &Site) -> Result<Vec<Process>> {
 
 /// The sentinels are told what to watch only when there is a sound pair. If it were in their files
 /// from the beginning, they could take a slow start for a failure and change the roles.
-fn form(site: &Site) -> Result<()> {
-    let [one, other, sentinels @ ..] = &site.ports[..] else { bail!("too few ports") };
+fn form(sandbox: &Sandbox) -> Result<()> {
+    let [one, other, sentinels @ ..] = &sandbox.ports[..] else { bail!("too few ports") };
     let primary = primary_of(*one, *other)?;
     // All of them before the first is asked, since they find each other only then.
     sentinels.iter().try_for_each(|port| watch(*port, primary))?;

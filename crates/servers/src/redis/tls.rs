@@ -6,7 +6,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use super::{REDIS, server};
 use crate::{
     certificates,
-    recipe::{Recipe, Site},
+    recipe::{Recipe, Sandbox},
 };
 
 /// What a user of lockkeeper must be allowed to do, for the prefix `lk`, as `docs/redis.md` says.
@@ -21,33 +21,33 @@ const PASSWORD: &str = "open sesame";
 /// A Redis server with TLS, which asks for a client's certificate, and a user of few rights.
 ///
 /// Its only node is `redis`. The first port speaks TLS. The second does not, and has no password: it
-/// is there to look after the server. Below the site's folder, `redis` holds `ca.pem`; `client.pem`
+/// is there to look after the server. Below the sandbox's folder, `redis` holds `ca.pem`; `client.pem`
 /// and `client.key`; and `stranger.pem`, another authority, which has signed nothing.
 pub const REDIS_TLS: Recipe = Recipe {
     name: "redis-tls",
     ports: 2,
-    processes: |site| {
+    processes: |sandbox| {
         let settings = format!(
             "tls-port {}\ntls-ca-cert-file ca.pem\ntls-cert-file server.pem\n\
              tls-key-file server.key\ntls-auth-clients yes\n\
              user lockkeeper on \">{PASSWORD}\" {REDIS_RIGHTS}\n",
-            site.ports[0]
+            sandbox.ports[0]
         );
-        let process = server(site, "redis", site.ports[1], &settings)?;
-        certificates::write(&site.folder.join("redis"))?;
+        let process = server(sandbox, "redis", sandbox.ports[1], &settings)?;
+        certificates::write(&sandbox.folder.join("redis"))?;
         Ok(vec![process])
     },
     url,
     ..REDIS
 };
 
-fn url(site: &Site) -> String {
+fn url(sandbox: &Sandbox) -> String {
     let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-    let file = |name: &str| encoded(&site.folder.join("redis").join(name).to_string_lossy());
+    let file = |name: &str| encoded(&sandbox.folder.join("redis").join(name).to_string_lossy());
     format!(
         "rediss://lockkeeper:{}@127.0.0.1:{}?tls_ca={}&tls_cert={}&tls_key={}",
         encoded(PASSWORD),
-        site.ports[0],
+        sandbox.ports[0],
         file("ca.pem"),
         file("client.pem"),
         file("client.key"),

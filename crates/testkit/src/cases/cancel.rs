@@ -2,9 +2,9 @@
 
 use crate::{
     case::{Case, Need, Verdict, cases, runtime},
-    hand::Hand,
+    fault_store::{Fate, FaultStore, Op},
+    raw_session::RawSession,
     subject::{Boxed, Subject},
-    tap::{Fate, Op, Tapped},
     world::{World, soon, tickets, until_empty, until_length, waiters},
 };
 use anyhow::Context as _;
@@ -55,8 +55,8 @@ async fn polled<T>(mut future: Pin<Box<dyn Future<Output = T> + Send>>, times: u
 }
 
 /// Every request takes some polls on its way and back, so that each await point is met.
-fn sluggish(tap: &Tapped) {
-    tap.plan(|_| Fate::Pend { before: 2, after: 2 });
+fn sluggish(faults: &FaultStore) {
+    faults.plan(|_| Fate::Pend { before: 2, after: 2 });
 }
 
 /// Drops what `begin` makes after 0, 1, 2, … polls until it is ready by itself, each time with a
@@ -68,9 +68,9 @@ async fn sweep<T: Send + 'static>(
 ) -> Verdict {
     let store = w.store().await;
     for times in 0..200 {
-        let tap = w.tap().await;
-        sluggish(&tap);
-        let keeper = Keeper::over(tap.store());
+        let faults = w.fault_store().await;
+        sluggish(&faults);
+        let keeper = Keeper::over(faults.store());
         let ready = polled(begin(&keeper), times).await.map(drop).is_some();
         if times % 2 == 0 {
             // Every other time nothing but the background does the work.
@@ -94,12 +94,12 @@ async fn a_free_lock_dropped_at_every_poll_leaves_nothing(w: World) -> Verdict {
 
 /// I10: told to wait, dropped while waiting, or timed out.
 async fn a_taken_lock_dropped_at_every_poll_leaves_nothing(w: World) -> Verdict {
-    let hand = Hand::open(&w.store().await).await;
-    let held = hand.take("a").await;
+    let raw = RawSession::open(&w.store().await).await;
+    let held = raw.take("a").await;
     // Longer than a slow machine takes for a few polls: they are what is looked for.
     let wait = Duration::from_millis(300);
     sweep(&w, 1, |keeper| keeper.lock("a").wait(wait).into_future()).await?;
-    assert!(hand.check(&held).await);
+    assert!(raw.check(&held).await);
     Ok(())
 }
 
@@ -122,31 +122,31 @@ async fn a_lock_of_its_own_ttl_dropped_at_every_poll_leaves_nothing(w: World) ->
 
 /// I10: the same for a contender that finds the lock taken.
 async fn a_contender_dropped_at_every_poll_leaves_nothing(w: World) -> Verdict {
-    let hand = Hand::open(&w.store().await).await;
-    hand.take("a").await;
+    let raw = RawSession::open(&w.store().await).await;
+    raw.take("a").await;
     let wait = Duration::from_millis(100);
     sweep(&w, 1, |keeper| keeper.lock("a").unfair().wait(wait).into_future()).await
 }
 
 /// I10: the lock is handed over just before, while, or after the waiter is dropped.
 async fn a_waiter_dropped_around_its_turn_leaves_nothing(w: World) -> Verdict {
-    let (store, tap) = (w.store().await, w.tap().await);
-    let (hand, keeper) = (Hand::open(&store).await, Keeper::over(tap.store()));
+    let (store, faults) = (w.store().await, w.fault_store().await);
+    let (raw, keeper) = (RawSession::open(&store).await, Keeper::over(faults.store()));
     let mut granted = 0;
     for turns in 0..20 {
-        tap.open_up();
-        let held = hand.take("a").await;
+        faults.pass_all();
+        let held = raw.take("a").await;
         let lock = keeper.lock("a");
         let waiter = tokio::spawn(async move { lock.await });
         until_length(&store, "a", 2).await;
-        sluggish(&tap);
+        sluggish(&faults);
         let drop = async {
             for _ in 0..turns {
                 tokio::task::yield_now().await;
             }
             waiter.abort();
         };
-        tokio::join!(hand.leave("a", held.ticket), drop);
+        tokio::join!(raw.leave("a", held.ticket), drop);
         granted += usize::from(waiter.await.is_ok());
         until_empty(&store).await;
     }
@@ -162,12 +162,12 @@ async fn several_locks_dropped_at_every_poll_leave_nothing(w: World) -> Verdict 
 /// I10: a release that was begun is finished in the background.
 async fn a_release_dropped_at_every_poll_is_done(w: World) -> Verdict {
     let store = w.store().await;
-    let tap = w.tap().await;
-    let keeper = Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    let keeper = Keeper::over(faults.store());
     for times in 0..100 {
-        tap.open_up();
+        faults.pass_all();
         let guard = keeper.lock("a").try_now().await?.expect("left by the one before");
-        sluggish(&tap);
+        sluggish(&faults);
         let ready = polled(Box::pin(guard.release()), times).await.is_some();
         until_empty(&store).await;
         if ready {
@@ -179,12 +179,12 @@ async fn a_release_dropped_at_every_poll_is_done(w: World) -> Verdict {
 
 /// I10: requests that take milliseconds, dropped at random moments.
 async fn a_future_dropped_at_any_time_leaves_nothing(w: World) -> Verdict {
-    let (store, tap) = (w.store().await, w.tap().await);
+    let (store, faults) = (w.store().await, w.fault_store().await);
     let ms = Duration::from_millis;
-    tap.plan(move |_| Fate::Slow { before: ms(2), after: ms(2) });
+    faults.plan(move |_| Fate::Slow { before: ms(2), after: ms(2) });
     let mut rng = StdRng::seed_from_u64(7);
     for _ in 0..10 {
-        let keeper = Keeper::over(tap.store());
+        let keeper = Keeper::over(faults.store());
         for _ in 0..5 {
             let lock = keeper.lock("a").into_future();
             let _ = tokio::time::timeout(ms(rng.random_range(0..15)), lock).await;
@@ -208,14 +208,14 @@ async fn a_dropped_guard_leaves(w: World) -> Verdict {
 /// I10: the store could not be reached when the guard was dropped.
 async fn a_dropped_guard_leaves_after_an_outage(w: World) -> Verdict {
     for fate in [Fate::Refuse, Fate::Lose] {
-        let tap = w.tap().await;
-        let keeper = Keeper::over(tap.store());
+        let faults = w.fault_store().await;
+        let keeper = Keeper::over(faults.store());
         let guard = keeper.lock("a").try_now().await?.expect("free");
-        tap.only(&[Op::Leave], fate);
+        faults.only(&[Op::Leave], fate);
         drop(guard);
-        crate::world::eventually("attempts", async || tap.count(Op::Leave) >= 2).await;
-        tap.open_up();
-        until_length(tap.inner(), "a", 0).await;
+        crate::world::eventually("attempts", async || faults.count(Op::Leave) >= 2).await;
+        faults.pass_all();
+        until_length(faults.inner(), "a", 0).await;
     }
     Ok(())
 }
@@ -241,13 +241,13 @@ async fn closing_leaves_nothing_and_ends_belief(w: World) -> Verdict {
 
 /// A close without an answer from the store ends with the session.
 async fn closing_ends_even_without_a_store(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::builder().ttl(w.short()).over(tap.store())?;
+    let faults = w.fault_store().await;
+    let keeper = Keeper::builder().ttl(w.short()).over(faults.store())?;
     let guard = keeper.lock("a").try_now().await?.expect("free");
-    tap.plan(|_| Fate::Refuse);
+    faults.plan(|_| Fate::Refuse);
     drop(guard);
     soon("the close", keeper.close()).await;
-    until_length(tap.inner(), "a", 0).await;
+    until_length(faults.inner(), "a", 0).await;
     Ok(())
 }
 
@@ -331,12 +331,12 @@ fn a_guard_that_outlives_its_runtime_leaves(subject: &Subject) -> Verdict {
 /// The runtime ends while a task stands in line, and another task's request is under way.
 fn a_future_dropped_as_the_runtime_ends_leaves(subject: &Subject) -> Verdict {
     nothing_left_after(subject, async |w: Arc<World>| {
-        let tap = w.tap().await;
-        tap.only(&[Op::Enter], Fate::Silence);
-        let keeper = Keeper::over(tap.store());
+        let faults = w.fault_store().await;
+        faults.only(&[Op::Enter], Fate::Silence);
+        let keeper = Keeper::over(faults.store());
         let lock = keeper.lock("a");
         drop(tokio::spawn(async move { lock.try_now().await.map(drop) }));
-        until_length(tap.inner(), "a", 1).await;
+        until_length(faults.inner(), "a", 1).await;
         Ok(None)
     })
 }

@@ -2,8 +2,8 @@
 
 use crate::{
     case::{Case, Verdict, cases},
-    hand::Hand,
-    tap::{Fate, Op},
+    fault_store::{Fate, Op},
+    raw_session::RawSession,
     world::{World, soon, until_length},
 };
 use lockkeeper::{
@@ -105,12 +105,12 @@ async fn an_evicted_holder_cannot_write(w: World) -> Verdict {
 /// I2: its session has run out, whether or not somebody has come after it.
 async fn an_expired_holder_cannot_write(w: World) -> Verdict {
     let store = w.store().await;
-    let silent = Hand::open_for(&store, w.short(), Duration::ZERO).await;
+    let silent = RawSession::open_for(&store, w.short(), Duration::ZERO).await;
     let held = silent.take("a").await;
     assert_eq!(silent.write(&held, 1, b"mine").await, Edited::Done);
     until_length(&store, "a", 0).await;
     assert_eq!(silent.write(&held, 2, b"late").await, Edited::NotHeld);
-    let other = Hand::open(&store).await;
+    let other = RawSession::open(&store).await;
     other.take("a").await;
     assert_eq!(silent.write(&held, 3, b"later").await, Edited::NotHeld);
     assert_eq!(store.read(held.name).await?.expect("a value").bytes, b"mine");
@@ -120,8 +120,8 @@ async fn an_expired_holder_cannot_write(w: World) -> Verdict {
 /// I5: the holder's own deadline has passed. Whatever the store would say, a write that returns `Ok`
 /// now would contradict the loss that the holder was told.
 async fn who_believes_no_more_writes_no_more(w: World) -> Verdict {
-    let (clock, tap) = (Clock::movable(), w.tap().await);
-    let keeper = Keeper::builder().clock(clock.clone()).over(tap.store())?;
+    let (clock, faults) = (Clock::movable(), w.fault_store().await);
+    let keeper = Keeper::builder().clock(clock.clone()).over(faults.store())?;
     let guard = keeper.lock("a").try_now().await?.expect("free");
     guard.write(b"mine".to_vec()).await?;
     clock.advance(Duration::from_secs(16));
@@ -130,14 +130,14 @@ async fn who_believes_no_more_writes_no_more(w: World) -> Verdict {
     assert!(matches!(refused, Err(Error::Lost { .. })), "{refused:?}");
     let refused = guard.set_label("late").await;
     assert!(matches!(refused, Err(Error::Lost { .. })), "{refused:?}");
-    assert_eq!(tap.inner().read("a".parse()?).await?.expect("a value").bytes, b"mine");
+    assert_eq!(faults.inner().read("a".parse()?).await?.expect("a value").bytes, b"mine");
     Ok(())
 }
 
 /// Waiting is not holding.
 async fn a_waiter_cannot_write(w: World) -> Verdict {
     let store = w.store().await;
-    let (one, two) = (Hand::open(&store).await, Hand::open(&store).await);
+    let (one, two) = (RawSession::open(&store).await, RawSession::open(&store).await);
     let held = one.take("a").await;
     let (ticket, _) = two.queue("a").await;
     let claim = lockkeeper::store::Claim { ticket, ..held.clone() };
@@ -159,14 +159,14 @@ async fn the_largest_value_fits(w: World) -> Verdict {
 
 /// The store did not answer: the writer is told so, and the lock is not lost by it.
 async fn a_failed_write_is_told(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    let keeper = Keeper::over(faults.store());
     let guard = keeper.lock("a").try_now().await?.expect("free");
-    tap.only(&[Op::Write], Fate::Lose);
+    faults.only(&[Op::Write], Fate::Lose);
     let unknown = soon("the answer", guard.write(b"one".to_vec())).await;
     assert!(matches!(unknown, Err(Error::Store(_))), "{unknown:?}");
     assert!(guard.is_held());
-    tap.open_up();
+    faults.pass_all();
     guard.write(b"two".to_vec()).await?;
     assert_eq!(keeper.read("a").await?.expect("a value").bytes, b"two");
     Ok(())

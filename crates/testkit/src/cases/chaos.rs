@@ -4,7 +4,7 @@
 use crate::{
     case::{Case, Need, Verdict},
     chaos::Chaos,
-    ear::Hearing,
+    hint_filter::HintFate,
     register::{Register, Room},
     world::{World, tickets, until_empty},
 };
@@ -33,12 +33,12 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// A keeper over a handle with faults of its own.
 async fn troubled(w: &World, seed: u64) -> anyhow::Result<Keeper> {
-    let tap = w.tap().await;
-    tap.plan(Chaos::BAD_DAY.plan(seed));
-    let hearing = [Hearing::Good, Hearing::Deaf, Hearing::Noisy];
-    tap.hearing(hearing[usize::try_from(seed % 3)?]);
+    let faults = w.fault_store().await;
+    faults.plan(Chaos::BAD_DAY.plan(seed));
+    let fates = [HintFate::Pass, HintFate::Drop, HintFate::Noise];
+    faults.hint_fate(fates[usize::try_from(seed % 3)?]);
     // Long enough for a renewal to get through on any day.
-    Ok(Keeper::builder().ttl(Duration::from_secs(6)).over(tap.store())?)
+    Ok(Keeper::builder().ttl(Duration::from_secs(6)).over(faults.store())?)
 }
 
 /// I1, I2, I3: nobody meets anybody, fences grow, and the register loses no update.

@@ -2,7 +2,7 @@
 
 use crate::{
     case::{Case, Verdict, cases},
-    hand::{Hand, LONG},
+    raw_session::{LONG, RawSession},
     world::World,
 };
 use lockkeeper::{
@@ -32,10 +32,10 @@ async fn it_claims_what_the_suite_was_told(w: World) -> Verdict {
 async fn handles_share_their_data(w: World) -> Verdict {
     let (one, two) = (w.store().await, w.store().await);
     assert_eq!((one.id(), one.scheme()), (two.id(), two.scheme()));
-    let hand = Hand::open(&one).await;
-    let held = hand.take("a").await;
+    let raw = RawSession::open(&one).await;
+    let held = raw.take("a").await;
     assert!(two.check(held.clone()).await?);
-    let through_the_other = Hand { store: two, ..hand };
+    let through_the_other = RawSession { store: two, ..raw };
     assert!(through_the_other.lives().await, "a session is the data's and not the handle's");
     assert_eq!(
         through_the_other.stand("a", held.ticket).await,
@@ -48,7 +48,7 @@ async fn handles_share_their_data(w: World) -> Verdict {
 async fn terms_leave_room_for_belief(w: World) -> Verdict {
     let store = w.store().await;
     for ttl in [w.short(), Duration::from_secs(15), LONG] {
-        let terms = Hand::open_for(&store, ttl, Duration::from_secs(1)).await.terms;
+        let terms = RawSession::open_for(&store, ttl, Duration::from_secs(1)).await.terms;
         assert!(terms.belief() < terms.ttl && terms.belief() > terms.ttl / 2, "{terms:?}");
         assert!(terms.ttl >= ttl / 2 && terms.lock_delay >= Duration::from_secs(1), "{terms:?}");
     }
@@ -58,11 +58,11 @@ async fn terms_leave_room_for_belief(w: World) -> Verdict {
 /// Those asked for, each once, also if there is no such ticket; or all there are.
 async fn a_poll_answers_for_every_ticket(w: World) -> Verdict {
     let store = w.store().await;
-    let hand = Hand::open(&store).await;
-    let (a, b) = (hand.take("a").await, hand.take("b").await);
+    let raw = RawSession::open(&store).await;
+    let (a, b) = (raw.take("a").await, raw.take("b").await);
     let nobody = (Name::new("c")?, TicketId::random());
     let asked = vec![(a.name.clone(), a.ticket), nobody.clone(), (b.name.clone(), b.ticket)];
-    let mut stands = store.poll(hand.session, PollScope::These(asked)).await?;
+    let mut stands = store.poll(raw.session, PollScope::These(asked)).await?;
     stands.sort_by(|x, y| x.0.cmp(&y.0));
     let granted = |fence| TicketStatus::Granted { fence };
     let wanted = [
@@ -71,10 +71,10 @@ async fn a_poll_answers_for_every_ticket(w: World) -> Verdict {
         (nobody.0, nobody.1, TicketStatus::Gone),
     ];
     assert_eq!(stands, wanted);
-    let mut all = hand.all().await;
+    let mut all = raw.all().await;
     all.sort_by(|x, y| x.0.cmp(&y.0));
     assert_eq!(all, wanted[..2]);
-    assert_eq!(store.poll(hand.session, PollScope::These(Vec::new())).await?, []);
+    assert_eq!(store.poll(raw.session, PollScope::These(Vec::new())).await?, []);
     Ok(())
 }
 
@@ -91,9 +91,9 @@ async fn missing_capabilities_are_told_early(w: World) -> Verdict {
 async fn a_waiter_is_told_when_to_look_again(w: World) -> Verdict {
     let store = w.store().await;
     let delay = Duration::from_secs(1);
-    let short = Hand::open_for(&store, w.short(), delay).await;
+    let short = RawSession::open_for(&store, w.short(), delay).await;
     short.take("a").await;
-    let waiter = Hand::open(&store).await;
+    let waiter = RawSession::open(&store).await;
     let (ticket, entered) = waiter.queue("a").await;
     let bound = short.terms.ttl + delay + Duration::from_secs(1);
     let Entered::Queued(wait) = entered else { panic!("{entered:?}") };

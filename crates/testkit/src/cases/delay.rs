@@ -2,8 +2,8 @@
 
 use crate::{
     case::{Case, Verdict, cases},
-    hand::Hand,
-    tap::{Fate, Op},
+    fault_store::{Fate, Op},
+    raw_session::RawSession,
     world::{World, eventually, length, soon},
 };
 use lockkeeper::{
@@ -35,10 +35,10 @@ pub(crate) fn cases() -> Vec<Case> {
 async fn an_abnormal_end_keeps_it_closed(w: World) -> Verdict {
     let store = w.store().await;
     let began = Instant::now();
-    let silent = Hand::open_for(&store, w.short(), DELAY).await;
+    let silent = RawSession::open_for(&store, w.short(), DELAY).await;
     assert!(silent.terms.lock_delay >= DELAY, "granted terms: {:?}", silent.terms);
     let held = silent.take("a").await;
-    let other = Hand::open(&store).await;
+    let other = RawSession::open(&store).await;
     eventually("free after the delay", async || {
         matches!(other.contend("a").await.1, Entered::Granted { .. })
     })
@@ -52,7 +52,7 @@ async fn an_abnormal_end_keeps_it_closed(w: World) -> Verdict {
 async fn the_next_in_line_waits_it_out(w: World) -> Verdict {
     let store = w.store().await;
     let began = Instant::now();
-    let silent = Hand::open_for(&store, w.short(), DELAY).await;
+    let silent = RawSession::open_for(&store, w.short(), DELAY).await;
     silent.take("a").await;
     let next = w.keeper().await;
     let guard = soon("the next one's turn", next.lock("a").into_future()).await?;
@@ -85,11 +85,11 @@ async fn a_clean_close_frees_at_once(w: World) -> Verdict {
 /// its own ticket.
 async fn closing_a_dead_session_frees_its_locks(w: World) -> Verdict {
     let store = w.store().await;
-    let silent = Hand::open_for(&store, w.short(), crate::LONG).await;
+    let silent = RawSession::open_for(&store, w.short(), crate::LONG).await;
     silent.take("a").await;
     tokio::time::sleep(silent.terms.ttl + Duration::from_millis(50)).await;
     assert_eq!(silent.renew().await, Renewal::Lost);
-    let next = Hand::open(&store).await;
+    let next = RawSession::open(&store).await;
     assert!(matches!(next.contend("a").await.1, Entered::Busy(_)), "closed for the delay");
     silent.close().await;
     eventually("free without the delay", async || {
@@ -101,20 +101,20 @@ async fn closing_a_dead_session_frees_its_locks(w: World) -> Verdict {
 
 /// I12: the delay is for the others. The holder itself stops believing at the TTL.
 async fn the_holder_gives_up_at_the_ttl(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::builder().ttl(w.short()).lock_delay(crate::LONG).over(tap.store())?;
+    let faults = w.fault_store().await;
+    let keeper = Keeper::builder().ttl(w.short()).lock_delay(crate::LONG).over(faults.store())?;
     let guard = keeper.lock("a").try_now().await?.expect("free");
     assert!(guard.remaining() <= w.short());
-    tap.only(&[Op::Renew], Fate::Vanish);
+    faults.only(&[Op::Renew], Fate::Vanish);
     soon("the loss", guard.lost()).await;
-    assert_eq!(length(tap.inner(), "a").await, 1, "the store still keeps the lock closed");
+    assert_eq!(length(faults.inner(), "a").await, 1, "the store still keeps the lock closed");
     Ok(())
 }
 
 /// I5: the store still has the tickets, but the session is over for its owner.
 async fn an_expired_session_cannot_renew_during_the_delay(w: World) -> Verdict {
     let store = w.store().await;
-    let silent = Hand::open_for(&store, w.short(), crate::LONG).await;
+    let silent = RawSession::open_for(&store, w.short(), crate::LONG).await;
     silent.take("a").await;
     let began = Instant::now();
     tokio::time::sleep(w.short()).await;
@@ -131,9 +131,9 @@ async fn an_expired_session_cannot_renew_during_the_delay(w: World) -> Verdict {
 /// I13: while `check` says yes nobody else holds the lock; once it has said no it never says yes.
 async fn a_check_agrees_with_the_line(w: World) -> Verdict {
     let store = w.store().await;
-    let silent = Hand::open_for(&store, w.short(), DELAY).await;
+    let silent = RawSession::open_for(&store, w.short(), DELAY).await;
     let held = silent.take("a").await;
-    let other = Hand::open(&store).await;
+    let other = RawSession::open(&store).await;
     let mut was_no = false;
     eventually("a successor", async || {
         let yes = other.check(&held).await;
@@ -156,9 +156,9 @@ async fn a_check_agrees_with_the_line(w: World) -> Verdict {
 /// others must not feel that: a late leave or close would cut the delay short.
 async fn a_loss_noticed_late_still_keeps_it_closed(w: World) -> Verdict {
     for round in 0..24 {
-        let (clock, tap) = (Clock::movable(), w.tap().await);
+        let (clock, faults) = (Clock::movable(), w.fault_store().await);
         let builder = Keeper::builder().clock(clock.clone()).lock_delay(crate::LONG);
-        let keeper = builder.over(tap.store())?;
+        let keeper = builder.over(faults.store())?;
         let name = format!("a {round}");
         let guard = keeper.lock(&name).try_now().await?.expect("free");
         clock.advance(Duration::from_secs(16));
@@ -174,16 +174,16 @@ async fn a_loss_noticed_late_still_keeps_it_closed(w: World) -> Verdict {
         tokio::time::sleep(Duration::from_millis(20)).await;
         let late = [Op::Leave, Op::LeaveNow, Op::Close, Op::Renew];
         let sent: Vec<_> =
-            tap.log().into_iter().map(|c| c.op).filter(|op| late.contains(op)).collect();
+            faults.log().into_iter().map(|c| c.op).filter(|op| late.contains(op)).collect();
         assert_eq!(sent, [], "sent for a session past its deadline, in round {round}");
-        assert_eq!(length(tap.inner(), &name).await, 1);
+        assert_eq!(length(faults.inner(), &name).await, 1);
     }
     Ok(())
 }
 
 /// A session with a long lock-delay that waits in a line, and is over.
-async fn dead_waiter(w: &World, store: &AnyStore, name: &str) -> (Hand, TicketId) {
-    let silent = Hand::open_for(store, w.short(), crate::LONG).await;
+async fn dead_waiter(w: &World, store: &AnyStore, name: &str) -> (RawSession, TicketId) {
+    let silent = RawSession::open_for(store, w.short(), crate::LONG).await;
     let (ticket, entered) = silent.queue(name).await;
     assert!(matches!(entered, Entered::Queued(_)), "{entered:?}");
     // A renewal that comes too early would prolong it, so nothing but time can tell.
@@ -195,10 +195,10 @@ async fn dead_waiter(w: &World, store: &AnyStore, name: &str) -> (Hand, TicketId
 /// A ticket that was never granted has protected nothing, so a hand-over need not wait out its delay.
 async fn a_dead_waiter_is_passed_over_without_the_delay(w: World) -> Verdict {
     let store = w.store().await;
-    let holder = Hand::open(&store).await;
+    let holder = RawSession::open(&store).await;
     let held = holder.take("a").await;
     let (silent, dead) = dead_waiter(&w, &store, "a").await;
-    let next = Hand::open(&store).await;
+    let next = RawSession::open(&store).await;
     let (ticket, _) = next.queue("a").await;
     assert_eq!(holder.leave("a", held.ticket).await, Left::Released);
     eventually("the next one's turn", async || {
@@ -212,13 +212,13 @@ async fn a_dead_waiter_is_passed_over_without_the_delay(w: World) -> Verdict {
 /// The same where nobody releases: a reader behind a dead writer joins the reader that holds the lock.
 async fn a_dead_waiter_lets_those_behind_it_go_without_the_delay(w: World) -> Verdict {
     let store = w.store().await;
-    let holder = Hand::open(&store).await;
+    let holder = RawSession::open(&store).await;
     let (_, entered) = holder.queue_for("a", Mode::Shared).await;
     assert!(matches!(entered, Entered::Granted { .. }), "{entered:?}");
-    let silent = Hand::open_for(&store, w.short(), crate::LONG).await;
+    let silent = RawSession::open_for(&store, w.short(), crate::LONG).await;
     let (_, entered) = silent.queue("a").await;
     assert!(matches!(entered, Entered::Queued(_)), "{entered:?}");
-    let next = Hand::open(&store).await;
+    let next = RawSession::open(&store).await;
     let (ticket, _) = next.queue_for("a", Mode::Shared).await;
     eventually("the reader's turn", async || {
         matches!(next.stand("a", ticket).await, TicketStatus::Granted { .. })
@@ -232,7 +232,7 @@ async fn a_dead_waiter_lets_those_behind_it_go_without_the_delay(w: World) -> Ve
 /// and it need not stand behind its own ghost.
 async fn a_dead_sessions_waiting_ticket_can_be_withdrawn(w: World) -> Verdict {
     let store = w.store().await;
-    let holder = Hand::open(&store).await;
+    let holder = RawSession::open(&store).await;
     holder.take("a").await;
     let (silent, ticket) = dead_waiter(&w, &store, "a").await;
     let left = silent.leave("a", ticket).await;

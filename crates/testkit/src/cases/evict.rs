@@ -2,7 +2,7 @@
 
 use crate::{
     case::{Case, Verdict, cases},
-    hand::Hand,
+    raw_session::RawSession,
     world::{World, eventually, length, soon, until_length},
 };
 use lockkeeper::{Error, Loss, Sequencer, Store as _, TicketId, store::TicketStatus};
@@ -34,7 +34,7 @@ async fn it_frees_the_lock_and_tells_the_holder(w: World) -> Verdict {
 /// I14: the next in line has it at once, with a higher fence.
 async fn it_hands_over_along_the_line(w: World) -> Verdict {
     let store = w.store().await;
-    let (one, two) = (Hand::open(&store).await, Hand::open(&store).await);
+    let (one, two) = (RawSession::open(&store).await, RawSession::open(&store).await);
     let held = one.take("a").await;
     let (next, _) = two.queue("a").await;
     assert!(store.evict(held.name.clone(), held.ticket).await?);
@@ -48,15 +48,15 @@ async fn it_hands_over_along_the_line(w: World) -> Verdict {
 /// I6: who waits can be evicted too; the others keep their order.
 async fn it_takes_one_out_of_the_line(w: World) -> Verdict {
     let store = w.store().await;
-    let hand = Hand::open(&store).await;
-    let held = hand.take("a").await;
-    let (second, third) = (hand.queue("a").await.0, hand.queue("a").await.0);
+    let raw = RawSession::open(&store).await;
+    let held = raw.take("a").await;
+    let (second, third) = (raw.queue("a").await.0, raw.queue("a").await.0);
     assert!(store.evict(held.name.clone(), second).await?);
-    assert!(hand.check(&held).await);
-    assert_eq!(hand.stand("a", second).await, TicketStatus::Gone);
-    assert!(matches!(hand.stand("a", third).await, TicketStatus::Waiting(wait) if wait.ahead == 1));
-    hand.leave("a", held.ticket).await;
-    assert!(matches!(hand.stand("a", third).await, TicketStatus::Granted { .. }));
+    assert!(raw.check(&held).await);
+    assert_eq!(raw.stand("a", second).await, TicketStatus::Gone);
+    assert!(matches!(raw.stand("a", third).await, TicketStatus::Waiting(wait) if wait.ahead == 1));
+    raw.leave("a", held.ticket).await;
+    assert!(matches!(raw.stand("a", third).await, TicketStatus::Granted { .. }));
     Ok(())
 }
 
@@ -78,7 +78,7 @@ async fn it_names_a_ticket_and_touches_no_other(w: World) -> Verdict {
 /// I13: whatever comes after: free, taken by another, taken by the same session again.
 async fn a_check_is_false_for_ever_after(w: World) -> Verdict {
     let store = w.store().await;
-    let (one, two) = (Hand::open(&store).await, Hand::open(&store).await);
+    let (one, two) = (RawSession::open(&store).await, RawSession::open(&store).await);
     let held = one.take("a").await;
     assert!(two.check(&held).await);
     assert!(store.evict(held.name.clone(), held.ticket).await?);

@@ -2,9 +2,9 @@
 
 use crate::{
     case::{Case, Verdict, cases},
-    hand::{Hand, LONG},
+    fault_store::{Fate, Op},
+    raw_session::{LONG, RawSession},
     register::Register,
-    tap::{Fate, Op},
     world::{World, eventually, soon, until_length},
 };
 use lockkeeper::{
@@ -27,10 +27,10 @@ pub(crate) fn cases() -> Vec<Case> {
 /// Asserts that a session opened now gets a higher fence than `before`.
 async fn assert_grows(w: &World, before: &Claim) -> Claim {
     let store = w.store().await;
-    let hand = Hand::open(&store).await;
-    let claim = hand.take(before.name.as_str()).await;
+    let raw = RawSession::open(&store).await;
+    let claim = raw.take(before.name.as_str()).await;
     assert!(claim.fence > before.fence, "{} after {}", claim.fence, before.fence);
-    assert!(!hand.check(before).await, "the grant before is over");
+    assert!(!raw.check(before).await, "the grant before is over");
     claim
 }
 
@@ -50,7 +50,7 @@ async fn it_grows_across_releases(w: World) -> Verdict {
 /// I1: a holder that fell silent has a lower fence than its successor.
 async fn it_grows_across_expiry(w: World) -> Verdict {
     let store = w.store().await;
-    let silent = Hand::open_for(&store, w.short(), Duration::ZERO).await;
+    let silent = RawSession::open_for(&store, w.short(), Duration::ZERO).await;
     let before = silent.take("a").await;
     until_free(&w, "a").await;
     assert_grows(&w, &before).await;
@@ -64,9 +64,9 @@ async fn until_free(w: &World, name: &str) {
 
 /// I1: the same for a session that was closed.
 async fn it_grows_across_a_closed_session(w: World) -> Verdict {
-    let hand = Hand::open(&w.store().await).await;
-    let before = hand.take("a").await;
-    hand.close().await;
+    let raw = RawSession::open(&w.store().await).await;
+    let before = raw.take("a").await;
+    raw.close().await;
     assert_grows(&w, &before).await;
     Ok(())
 }
@@ -74,8 +74,8 @@ async fn it_grows_across_a_closed_session(w: World) -> Verdict {
 /// I1, I14: an eviction raises the floor, so the evicted holder is fenced off.
 async fn it_grows_across_an_eviction(w: World) -> Verdict {
     let store = w.store().await;
-    let hand = Hand::open(&store).await;
-    let before = hand.take("a").await;
+    let raw = RawSession::open(&store).await;
+    let before = raw.take("a").await;
     assert!(store.evict(before.name.clone(), before.ticket).await?);
     assert_grows(&w, &before).await;
     Ok(())
@@ -84,15 +84,15 @@ async fn it_grows_across_an_eviction(w: World) -> Verdict {
 /// I1: a line that nobody stands in is not forgotten so soon that its fences begin anew.
 async fn it_grows_across_an_empty_line(w: World) -> Verdict {
     let store = w.store().await;
-    let hand = Hand::open(&store).await;
-    let mut before = hand.take("a").await;
+    let raw = RawSession::open(&store).await;
+    let mut before = raw.take("a").await;
     for _ in 0..5 {
-        hand.leave("a", before.ticket).await;
+        raw.leave("a", before.ticket).await;
         until_free(&w, "a").await;
-        hand.renew().await;
-        let other = hand.take("b").await;
-        hand.leave("b", other.ticket).await;
-        let next = hand.take("a").await;
+        raw.renew().await;
+        let other = raw.take("b").await;
+        raw.leave("b", other.ticket).await;
+        let next = raw.take("a").await;
         assert!(next.fence > before.fence, "{} after {}", next.fence, before.fence);
         before = next;
     }
@@ -111,7 +111,7 @@ async fn it_grows_across_a_reopened_store(w: World) -> Verdict {
         keeper.close().await;
     }
     // Held while the store is closed, and still held afterwards.
-    let claim = Hand::open(&w.store().await).await.take("a").await;
+    let claim = RawSession::open(&w.store().await).await.take("a").await;
     assert!(w.store().await.check(claim.clone()).await?);
     assert!(Some(claim.fence) > before);
     Ok(())
@@ -120,16 +120,16 @@ async fn it_grows_across_a_reopened_store(w: World) -> Verdict {
 /// I1: in the order of the line, without gaps in time between grants.
 async fn it_grows_along_the_line(w: World) -> Verdict {
     let store = w.store().await;
-    let hand = Hand::open(&store).await;
-    let (mut held, mut last) = (hand.take("a").await.ticket, 0);
+    let raw = RawSession::open(&store).await;
+    let (mut held, mut last) = (raw.take("a").await.ticket, 0);
     let mut line = Vec::new();
     for _ in 0..10 {
-        line.push(hand.queue("a").await.0);
+        line.push(raw.queue("a").await.0);
     }
     let mut seen = HashSet::new();
     for next in line {
-        hand.leave("a", held).await;
-        let TicketStatus::Granted { fence } = hand.stand("a", next).await else {
+        raw.leave("a", held).await;
+        let TicketStatus::Granted { fence } = raw.stand("a", next).await else {
             panic!("not granted")
         };
         assert!(fence > last && seen.insert(fence), "{fence} after {last}");
@@ -141,23 +141,23 @@ async fn it_grows_along_the_line(w: World) -> Verdict {
 /// I1: enter again, poll and look all say the same number.
 async fn it_is_the_same_however_often_it_is_asked(w: World) -> Verdict {
     let store = w.store().await;
-    let hand = Hand::open(&store).await;
-    let held = hand.take("a").await;
+    let raw = RawSession::open(&store).await;
+    let held = raw.take("a").await;
     for manner in [Manner::Contend, Manner::Queue] {
         if manner == Manner::Queue && !w.can().fair {
             continue;
         }
-        let again = hand.enter("a", held.ticket, Mode::Exclusive, manner).await?;
+        let again = raw.enter("a", held.ticket, Mode::Exclusive, manner).await?;
         assert_eq!(again, Entered::Granted { fence: held.fence });
     }
-    assert_eq!(hand.stand("a", held.ticket).await, TicketStatus::Granted { fence: held.fence });
+    assert_eq!(raw.stand("a", held.ticket).await, TicketStatus::Granted { fence: held.fence });
     let line = crate::world::line(&store, "a").await.expect("a line");
     assert_eq!(line.tickets[0].fence, Some(held.fence));
     let other = Claim { ticket: TicketId::random(), ..held.clone() };
-    assert!(hand.check(&held).await && !hand.check(&other).await);
+    assert!(raw.check(&held).await && !raw.check(&other).await);
     let other = Claim { fence: held.fence + 1, ..held.clone() };
-    assert!(!hand.check(&other).await, "another number");
-    assert!(!hand.check(&Claim { mode: Mode::Shared, ..held }).await, "another mode");
+    assert!(!raw.check(&other).await, "another number");
+    assert!(!raw.check(&Claim { mode: Mode::Shared, ..held }).await, "another mode");
     Ok(())
 }
 
@@ -173,11 +173,11 @@ async fn it_is_kept_by_re_entry(w: World) -> Verdict {
 /// I2: the holder is paused past its lease, and writes when it wakes up. The resource has seen its
 /// successor and refuses.
 async fn a_paused_holder_is_refused_by_the_resource(w: World) -> Verdict {
-    let (tap, register) = (w.tap().await, Register::default());
-    let paused = Keeper::builder().ttl(w.short()).over(tap.store())?;
+    let (faults, register) = (w.fault_store().await, Register::default());
+    let paused = Keeper::builder().ttl(w.short()).over(faults.store())?;
     let stale = paused.lock("a").try_now().await?.expect("free");
     let read = register.read(stale.fence()).expect("the first to come");
-    tap.only(&[Op::Renew], Fate::Vanish);
+    faults.only(&[Op::Renew], Fate::Vanish);
     let other = w.keeper_for(LONG).await;
     eventually("the paused holder's lease has run out", async || {
         other

@@ -2,8 +2,8 @@
 
 use crate::{
     case::{Case, Verdict, cases},
-    hand::Hand,
-    tap::{Fate, Op},
+    fault_store::{Fate, Op},
+    raw_session::RawSession,
     world::{World, eventually, length, line, soon, until_length},
 };
 use lockkeeper::{Error, Health, Keeper, Loss, store::Entered};
@@ -24,62 +24,62 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// The lock ends so long after its grant, and no renewal is sent for it.
 async fn a_lease_ends_and_is_not_renewed(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    let keeper = Keeper::over(faults.store());
     let guard = keeper.lock("a").unfair().lease(w.short()).await?;
     // There may be one with the grant, if that took its time.
-    let renewals = tap.count(Op::Renew);
+    let renewals = faults.count(Op::Renew);
     assert!(guard.remaining() <= w.short() && renewals <= 1);
     assert_eq!(soon("the end of the lease", guard.lost()).await, Loss::Expired);
-    assert_eq!(tap.count(Op::Renew), renewals);
-    until_length(tap.inner(), "a", 0).await;
+    assert_eq!(faults.count(Op::Renew), renewals);
+    until_length(faults.inner(), "a", 0).await;
     assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
     Ok(())
 }
 
 /// It waited longer than the lease is long, and has all of it then.
 async fn a_lease_counts_from_its_grant(w: World) -> Verdict {
-    let (tap, other) = (w.tap().await, w.keeper().await);
-    let keeper = Keeper::over(tap.store());
+    let (faults, other) = (w.fault_store().await, w.keeper().await);
+    let keeper = Keeper::over(faults.store());
     let lease = w.steady();
     let held = other.lock("a").await?;
     let lock = keeper.lock("a").lease(lease);
     let waiter = tokio::spawn(async move { lock.await });
     // It is renewed while it waits.
-    eventually("two renewals", async || tap.count(Op::Renew) >= 2).await;
+    eventually("two renewals", async || faults.count(Op::Renew) >= 2).await;
     held.release().await?;
     let guard = soon("its turn", waiter).await??;
-    let renewals = tap.count(Op::Renew);
+    let renewals = faults.count(Op::Renew);
     let left = guard.remaining();
     assert!(left > lease / 2, "{left:?} of {lease:?} left right after the grant");
     assert_eq!(soon("the end of the lease", guard.lost()).await, Loss::Expired);
-    assert_eq!(tap.count(Op::Renew), renewals, "not renewed once granted");
+    assert_eq!(faults.count(Op::Renew), renewals, "not renewed once granted");
     Ok(())
 }
 
 /// Extending begins the lease anew.
 async fn a_lease_can_be_extended(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    let keeper = Keeper::over(faults.store());
     let guard = keeper.lock("a").unfair().lease(w.steady()).await?;
     eventually("a third has passed", async || guard.remaining() < w.steady() * 2 / 3).await;
-    let renewals = tap.count(Op::Renew);
+    let renewals = faults.count(Op::Renew);
     let left = guard.extend(w.steady() / 2).await?;
     assert!(left >= w.steady() / 2, "{left:?} left after the extension");
-    assert_eq!(tap.count(Op::Renew), renewals + 1);
+    assert_eq!(faults.count(Op::Renew), renewals + 1);
     guard.release().await?;
     Ok(())
 }
 
 /// Nothing can be extended beyond what one renewal is good for: an error, without asking the store.
 async fn an_extension_has_a_bound(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    let keeper = Keeper::over(faults.store());
     let guards = [
         keeper.lock("a").unfair().lease(w.steady()).await?,
         keeper.lock("b").unfair().ttl(w.steady()).await?,
     ];
-    tap.only(&[Op::Renew], Fate::Vanish);
+    faults.only(&[Op::Renew], Fate::Vanish);
     for guard in guards {
         let refused = soon("the refusal", guard.extend(w.steady() * 2)).await;
         assert!(matches!(refused, Err(Error::Option(_))), "{refused:?}");
@@ -90,12 +90,12 @@ async fn an_extension_has_a_bound(w: World) -> Verdict {
 
 /// Also a lock that is renewed in the background can be renewed now; when that fails it is told.
 async fn a_ttl_can_be_extended_now(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    let keeper = Keeper::over(faults.store());
     let guard = keeper.lock("a").try_now().await?.expect("free");
     let left = guard.extend(Duration::from_secs(10)).await?;
-    assert!(left >= Duration::from_secs(10) && tap.count(Op::Renew) == 1);
-    tap.only(&[Op::Renew], Fate::Refuse);
+    assert!(left >= Duration::from_secs(10) && faults.count(Op::Renew) == 1);
+    faults.only(&[Op::Renew], Fate::Refuse);
     let refused = guard.extend(Duration::from_secs(10)).await;
     assert!(matches!(refused, Err(Error::Store(_))), "{refused:?}");
     assert!(guard.is_held(), "one failed renewal is no loss");
@@ -130,16 +130,16 @@ async fn a_longest_hold_lets_go(w: World) -> Verdict {
 
 /// The timer is the client's own: a store that does not answer a poll does not stop it.
 async fn a_longest_hold_lets_go_while_a_poll_hangs(w: World) -> Verdict {
-    let (tap, other) = (w.tap().await, w.keeper().await);
-    let keeper = Keeper::builder().ttl(Duration::from_secs(60)).over(tap.store())?;
-    let taken = Hand::open(other.store()).await;
+    let (faults, other) = (w.fault_store().await, w.keeper().await);
+    let keeper = Keeper::builder().ttl(Duration::from_secs(60)).over(faults.store())?;
+    let taken = RawSession::open(other.store()).await;
     taken.take("taken").await;
-    tap.only(&[Op::PollThese, Op::PollAll], Fate::Vanish);
-    tap.hearing(crate::ear::Hearing::Deaf);
+    faults.only(&[Op::PollThese, Op::PollAll], Fate::Vanish);
+    faults.hint_fate(crate::hint_filter::HintFate::Drop);
     let lock = keeper.lock("taken").unfair();
     let lock = if w.can().fair { keeper.lock("taken") } else { lock };
     let waiter = tokio::spawn(async move { lock.await.map(drop) });
-    let hangs = async || !w.can().fair || tap.count(Op::PollThese) > 0;
+    let hangs = async || !w.can().fair || faults.count(Op::PollThese) > 0;
     eventually("a poll hangs", hangs).await;
     let most = Duration::from_millis(200);
     let guard = keeper.lock("a").max_hold(most).try_now().await?.expect("free");
@@ -174,7 +174,7 @@ async fn a_shortest_hold_keeps_it_closed_after_the_release(w: World) -> Verdict 
     let sequencer = guard.sequencer();
     guard.release().await?;
     assert!(!other.check(&sequencer).await?, "closed, but held by nobody");
-    let free = Hand::open(other.store()).await;
+    let free = RawSession::open(other.store()).await;
     eventually("free", async || matches!(free.contend("a").await.1, Entered::Granted { .. })).await;
     assert!(began.elapsed() >= least, "free after {:?}", began.elapsed());
     Ok(())
@@ -208,13 +208,13 @@ async fn a_shortest_hold_that_has_passed_frees_at_once(w: World) -> Verdict {
 /// can be evicted.
 async fn a_kept_lock_is_nobodys(w: World) -> Verdict {
     let store = w.store().await;
-    let hand = Hand::open(&store).await;
-    let held = hand.take("a").await;
-    hand.leave_as("a", held.ticket, Some(crate::LONG), false).await;
-    assert!(!hand.check(&held).await);
-    assert_eq!(hand.annotate(&held, 1, b"x").await, lockkeeper::store::Edited::NotHeld);
-    assert!(hand.all().await.is_empty());
-    hand.close().await;
+    let raw = RawSession::open(&store).await;
+    let held = raw.take("a").await;
+    raw.leave_as("a", held.ticket, Some(crate::LONG), false).await;
+    assert!(!raw.check(&held).await);
+    assert_eq!(raw.annotate(&held, 1, b"x").await, lockkeeper::store::Edited::NotHeld);
+    assert!(raw.all().await.is_empty());
+    raw.close().await;
     assert_eq!(length(&store, "a").await, 1, "it belongs to no session");
     let other = w.keeper().await;
     assert!(other.lock("a").try_now().await?.is_none());

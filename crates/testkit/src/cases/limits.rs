@@ -17,12 +17,12 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// The label of a lock, before it is taken; a new note, while it is held.
 async fn a_note_that_is_too_long_is_refused(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    let keeper = Keeper::over(faults.store());
     let long = vec![b'x'; LABEL_MAX + 1];
     let refused = keeper.lock("a").label(long.clone()).try_now().await;
     assert!(matches!(refused, Err(Error::Option(_))), "{refused:?}");
-    assert_eq!(tap.log(), [], "nothing was sent");
+    assert_eq!(faults.log(), [], "nothing was sent");
     let guard = keeper.lock("a").label("short").try_now().await?.expect("free");
     let refused = guard.set_label(long).await;
     assert!(matches!(refused, Err(Error::Option(_))), "{refused:?}");
@@ -58,8 +58,8 @@ async fn a_value_that_is_too_long_is_refused(w: World) -> Verdict {
 
 /// Too short, too long: said with the bound.
 async fn times_out_of_bounds_are_refused(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    let keeper = Keeper::over(faults.store());
     let (short, long) = (TTL_MIN / 2, TIME_MAX + Duration::from_secs(1));
     let lock = || keeper.lock("a").unfair();
     for bad in [
@@ -76,9 +76,9 @@ async fn times_out_of_bounds_are_refused(w: World) -> Verdict {
         let understood = matches!(refused, Err(Error::Option(_) | Error::Unsupported { .. }));
         assert!(understood, "{refused:?}");
     }
-    assert_eq!(tap.log(), [], "nothing was sent");
+    assert_eq!(faults.log(), [], "nothing was sent");
     for bad in [Keeper::builder().ttl(short), Keeper::builder().lock_delay(long)] {
-        assert!(matches!(bad.over(tap.store()), Err(Error::Option(_))));
+        assert!(matches!(bad.over(faults.store()), Err(Error::Option(_))));
     }
     Ok(())
 }

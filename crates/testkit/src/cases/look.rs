@@ -2,7 +2,7 @@
 
 use crate::{
     case::{Case, Verdict, cases},
-    hand::{Hand, LONG},
+    raw_session::{LONG, RawSession},
     world::{World, eventually, line},
 };
 use lockkeeper::{
@@ -59,10 +59,10 @@ async fn an_exact_name_selects_one_line(w: World) -> Verdict {
 /// A store shows so many lines at a time; all of them are seen, each once.
 async fn it_goes_beyond_one_page(w: World) -> Verdict {
     let store = w.store().await;
-    let hand = Hand::open(&store).await;
+    let raw = RawSession::open(&store).await;
     const LINES: usize = LIST_MAX + 500;
     for i in 0..LINES {
-        hand.take(&format!("n{i:04}")).await;
+        raw.take(&format!("n{i:04}")).await;
     }
     let page = store.list(ListScope::Prefix { prefix: "n".into(), after: None }).await?;
     assert!(page.len() <= LIST_MAX, "{} lines at once", page.len());
@@ -102,10 +102,10 @@ async fn a_line_shows_who_and_for_how_long(w: World) -> Verdict {
 
 /// The session's id is its secret. It is in no listing and no debug output.
 async fn a_secret_is_shown_nowhere(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    let keeper = Keeper::over(faults.store());
     let guard = keeper.lock("a").label("label").try_now().await?.expect("free");
-    let secret = tap.sessions()[0].to_bytes();
+    let secret = faults.sessions()[0].to_bytes();
     let hex: String = secret.iter().map(|b| format!("{b:02x}")).collect();
     let number = u128::from_be_bytes(secret).to_string();
     let list = format!("{secret:?}");
@@ -117,7 +117,7 @@ async fn a_secret_is_shown_nowhere(w: World) -> Verdict {
         keeper,
         keeper.store(),
         guard.sequencer(),
-        tap.log(),
+        faults.log(),
     );
     for form in [hex.as_str(), &hex.to_uppercase(), &number, &list, &list[1..list.len() - 1]] {
         assert!(!shown.contains(form), "the secret is in {shown}");
@@ -128,11 +128,11 @@ async fn a_secret_is_shown_nowhere(w: World) -> Verdict {
 /// Holders first, in the order of their grants; then those who wait, in the order they came.
 async fn holders_come_before_those_who_wait(w: World) -> Verdict {
     let store = w.store().await;
-    let hand = Hand::open(&store).await;
-    let held = hand.take("a").await.ticket;
+    let raw = RawSession::open(&store).await;
+    let held = raw.take("a").await.ticket;
     let mut order = vec![held];
     for _ in 0..3 {
-        order.push(hand.queue("a").await.0);
+        order.push(raw.queue("a").await.0);
     }
     let line = line(&store, "a").await.expect("a line");
     assert_eq!(line.tickets.iter().map(|t| t.id).collect::<Vec<_>>(), order);
@@ -145,24 +145,24 @@ async fn holders_come_before_those_who_wait(w: World) -> Verdict {
 /// A look is a read: it renews, grants and ends nothing.
 async fn looking_changes_nothing(w: World) -> Verdict {
     let store = w.store().await;
-    let hand = Hand::open_for(&store, w.short(), Duration::ZERO).await;
-    let held = hand.take("a").await;
+    let raw = RawSession::open_for(&store, w.short(), Duration::ZERO).await;
+    let held = raw.take("a").await;
     eventually("it expires although it is looked at again and again", async || {
         line(&store, "a").await.is_none()
     })
     .await;
-    assert!(!hand.check(&held).await);
+    assert!(!raw.check(&held).await);
     Ok(())
 }
 
 /// What has expired is not there for those who look, although nobody has cleared it away yet.
 async fn the_dead_are_not_shown(w: World) -> Verdict {
     let store = w.store().await;
-    let silent = Hand::open_for(&store, w.short(), Duration::ZERO).await;
+    let silent = RawSession::open_for(&store, w.short(), Duration::ZERO).await;
     for name in ["a", "b"] {
         silent.take(name).await;
     }
-    let living = Hand::open(&store).await;
+    let living = RawSession::open(&store).await;
     living.take("c").await;
     let keeper = Keeper::over(store);
     eventually("only the living are shown", async || names(&keeper, "").await == ["c"]).await;

@@ -2,8 +2,8 @@
 
 use crate::{
     case::{Case, Local, Need, Verdict, cases},
-    face::Face,
-    hand::Hand,
+    mutex_like::MutexLike,
+    raw_session::RawSession,
     register::{Register, Room},
     world::{World, length, line, soon, tickets, until_length},
 };
@@ -28,25 +28,25 @@ pub(crate) fn cases() -> Vec<Case> {
         [Fair] a_contender_never_overtakes_the_line, a_withdrawn_waiter_is_skipped;
         [Fair, Shared] a_contender_that_would_fit_never_overtakes_the_line;
     );
-    for face in Face::ALL {
-        let mut add = |name: &str, body: fn(World, Face) -> Local| {
-            let name = format!("{}_{name}", face.word());
-            let needs = [face.needs(), &[Need::Fair]].concat();
-            cases.push(Case::new("mutex", name, &needs, move |world| body(world, face)));
+    for mutex in MutexLike::ALL {
+        let mut add = |name: &str, body: fn(World, MutexLike) -> Local| {
+            let name = format!("{}_{name}", mutex.word());
+            let needs = [mutex.needs(), &[Need::Fair]].concat();
+            cases.push(Case::new("mutex", name, &needs, move |world| body(world, mutex)));
         };
-        add("never_tears_a_counter", |w, face| Box::pin(never_tears_a_counter(w, face)));
-        add("is_granted_in_order", |w, face| Box::pin(is_granted_in_order(w, face)));
-        add("try_never_overtakes", |w, face| Box::pin(try_never_overtakes(w, face)));
-        add("busy_try_leaves_nothing", |w, face| Box::pin(busy_try_leaves_nothing(w, face)));
-        add("timeout_leaves_nothing", |w, face| Box::pin(timeout_leaves_nothing(w, face)));
-        add("release_frees_at_once", |w, face| Box::pin(release_frees_at_once(w, face)));
+        add("never_tears_a_counter", |w, mutex| Box::pin(never_tears_a_counter(w, mutex)));
+        add("is_granted_in_order", |w, mutex| Box::pin(is_granted_in_order(w, mutex)));
+        add("try_never_overtakes", |w, mutex| Box::pin(try_never_overtakes(w, mutex)));
+        add("busy_try_leaves_nothing", |w, mutex| Box::pin(busy_try_leaves_nothing(w, mutex)));
+        add("timeout_leaves_nothing", |w, mutex| Box::pin(timeout_leaves_nothing(w, mutex)));
+        add("release_frees_at_once", |w, mutex| Box::pin(release_frees_at_once(w, mutex)));
     }
     cases
 }
 
 /// I2, I3: tasks of two processes read, let others run, and write; no update is lost, nobody meets
 /// anybody, and every grant has a higher fence than those before it.
-async fn never_tears_a_counter(w: World, face: Face) -> Verdict {
+async fn never_tears_a_counter(w: World, mutex: MutexLike) -> Verdict {
     let keepers = [w.keeper().await, w.keeper().await];
     let (register, room) = (Arc::new(Register::default()), Arc::new(Room::outage(1)));
     let mut tasks = JoinSet::new();
@@ -54,7 +54,7 @@ async fn never_tears_a_counter(w: World, face: Face) -> Verdict {
         let (keeper, register, room) = (keepers[i % 2].clone(), register.clone(), room.clone());
         tasks.spawn(async move {
             for _ in 0..TIMES {
-                let held = face.take(&keeper, "counter").await?;
+                let held = mutex.take(&keeper, "counter").await?;
                 room.visit(1).await;
                 assert!(register.increment(held.fence()).await, "a stale fence without a loss");
                 held.release().await?;
@@ -71,15 +71,15 @@ async fn never_tears_a_counter(w: World, face: Face) -> Verdict {
 }
 
 /// I6: grants follow the order in which tickets entered, across keepers.
-async fn is_granted_in_order(w: World, face: Face) -> Verdict {
+async fn is_granted_in_order(w: World, mutex: MutexLike) -> Verdict {
     let store = w.store().await;
-    let holder = face.take(&w.keeper().await, "line").await?;
+    let holder = mutex.take(&w.keeper().await, "line").await?;
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = JoinSet::new();
     for i in 0..6 {
         let (keeper, order) = (w.keeper().await, order.clone());
         tasks.spawn(async move {
-            let held = face.take(&keeper, "line").await?;
+            let held = mutex.take(&keeper, "line").await?;
             order.lock().unwrap().push((i, held.fence()));
             held.release().await
         });
@@ -95,25 +95,25 @@ async fn is_granted_in_order(w: World, face: Face) -> Verdict {
 }
 
 /// I6: a try is turned away while anybody waits, also at the moment of a hand-over.
-async fn try_never_overtakes(w: World, face: Face) -> Verdict {
+async fn try_never_overtakes(w: World, mutex: MutexLike) -> Verdict {
     let (one, two, three) = (w.keeper().await, w.keeper().await, w.keeper().await);
-    let first = face.take(&one, "line").await?;
-    let waiter = tokio::spawn(async move { face.take(&two, "line").await });
+    let first = mutex.take(&one, "line").await?;
+    let waiter = tokio::spawn(async move { mutex.take(&two, "line").await });
     until_length(three.store(), "line", 2).await;
-    assert!(face.try_now(&three, "line").await?.is_none(), "held, and somebody waits");
+    assert!(mutex.try_now(&three, "line").await?.is_none(), "held, and somebody waits");
     first.release().await?;
-    assert!(face.try_now(&three, "line").await?.is_none(), "handed over to the one who waited");
+    assert!(mutex.try_now(&three, "line").await?.is_none(), "handed over to the one who waited");
     soon("the waiter's turn", waiter).await??.release().await?;
-    assert!(face.try_now(&three, "line").await?.is_some(), "free");
+    assert!(mutex.try_now(&three, "line").await?.is_some(), "free");
     Ok(())
 }
 
 /// I10: a try that finds the lock taken is `None` and leaves no ticket.
-async fn busy_try_leaves_nothing(w: World, face: Face) -> Verdict {
+async fn busy_try_leaves_nothing(w: World, mutex: MutexLike) -> Verdict {
     let (one, two) = (w.keeper().await, w.keeper().await);
-    let held = face.take(&one, "busy").await?;
+    let held = mutex.take(&one, "busy").await?;
     for keeper in [&one, &two] {
-        assert!(face.try_now(keeper, "busy").await?.is_none());
+        assert!(mutex.try_now(keeper, "busy").await?.is_none());
         assert_eq!(length(two.store(), "busy").await, 1);
     }
     held.release().await?;
@@ -122,25 +122,25 @@ async fn busy_try_leaves_nothing(w: World, face: Face) -> Verdict {
 }
 
 /// I10: a wait that ends too early says so, and its ticket is gone.
-async fn timeout_leaves_nothing(w: World, face: Face) -> Verdict {
+async fn timeout_leaves_nothing(w: World, mutex: MutexLike) -> Verdict {
     let (one, two) = (w.keeper().await, w.keeper().await);
-    let held = face.take(&one, "slow").await?;
+    let held = mutex.take(&one, "slow").await?;
     for keeper in [&one, &two] {
-        let late = face.wait(keeper, "slow", Duration::from_millis(60)).await;
+        let late = mutex.wait(keeper, "slow", Duration::from_millis(60)).await;
         assert!(matches!(late, Err(Error::NotAcquired { .. })), "{late:?}");
         until_length(two.store(), "slow", 1).await;
     }
     held.release().await?;
-    face.wait(&two, "slow", Duration::from_secs(10)).await?.release().await?;
+    mutex.wait(&two, "slow", Duration::from_secs(10)).await?.release().await?;
     Ok(())
 }
 
 /// A release that has returned is done: the next one gets it at once.
-async fn release_frees_at_once(w: World, face: Face) -> Verdict {
+async fn release_frees_at_once(w: World, mutex: MutexLike) -> Verdict {
     let (one, two) = (w.keeper().await, w.keeper().await);
     for _ in 0..10 {
-        face.try_now(&one, "turns").await?.expect("free").release().await?;
-        face.try_now(&two, "turns").await?.expect("free").release().await?;
+        mutex.try_now(&one, "turns").await?.expect("free").release().await?;
+        mutex.try_now(&two, "turns").await?.expect("free").release().await?;
     }
     assert_eq!(tickets(two.store()).await, 0);
     Ok(())
@@ -149,7 +149,7 @@ async fn release_frees_at_once(w: World, face: Face) -> Verdict {
 /// I4: a leave that comes again finds nothing, whoever holds the lock then.
 async fn a_repeated_leave_ends_nothing(w: World) -> Verdict {
     let store = w.store().await;
-    let (one, two) = (Hand::open(&store).await, Hand::open(&store).await);
+    let (one, two) = (RawSession::open(&store).await, RawSession::open(&store).await);
     let first = one.take("a").await;
     assert_eq!(one.leave("a", first.ticket).await, Left::Released);
     assert_eq!(one.leave("a", first.ticket).await, Left::Gone);
@@ -162,7 +162,7 @@ async fn a_repeated_leave_ends_nothing(w: World) -> Verdict {
 /// I4: leave, annotate and write with somebody else's ticket do nothing.
 async fn a_strangers_requests_change_nothing(w: World) -> Verdict {
     let store = w.store().await;
-    let (owner, stranger) = (Hand::open(&store).await, Hand::open(&store).await);
+    let (owner, stranger) = (RawSession::open(&store).await, RawSession::open(&store).await);
     let held = owner.take("a").await;
     let before = line(&store, "a").await.expect("a line").tickets[0].label.clone();
     assert_eq!(stranger.leave("a", held.ticket).await, Left::Gone);
@@ -181,7 +181,7 @@ async fn a_strangers_requests_change_nothing(w: World) -> Verdict {
 /// while it stands and after it was evicted.
 async fn a_stranger_cannot_close_a_ticket(w: World) -> Verdict {
     let store = w.store().await;
-    let (owner, stranger) = (Hand::open(&store).await, Hand::open(&store).await);
+    let (owner, stranger) = (RawSession::open(&store).await, RawSession::open(&store).await);
     let held = owner.take("a").await;
     assert_eq!(stranger.leave_as("a", held.ticket, None, true).await, Left::Gone);
     let again = || owner.enter("a", held.ticket, Mode::Exclusive, Manner::Contend);
@@ -195,7 +195,7 @@ async fn a_stranger_cannot_close_a_ticket(w: World) -> Verdict {
 /// I4: ticket ids are public, so knowing one gives no part of the grant behind it.
 async fn a_strangers_ticket_id_gives_nothing(w: World) -> Verdict {
     let store = w.store().await;
-    let (owner, stranger) = (Hand::open(&store).await, Hand::open(&store).await);
+    let (owner, stranger) = (RawSession::open(&store).await, RawSession::open(&store).await);
     let held = owner.take("a").await;
     assert_eq!(stranger.stand("a", held.ticket).await, TicketStatus::Gone, "polled by a stranger");
     let entered = stranger.enter("a", held.ticket, Mode::Exclusive, Manner::Contend).await;
@@ -277,8 +277,11 @@ async fn a_contender_gives_up_when_its_policy_says_so(w: World) -> Verdict {
 /// I6: a lock that is handed over along its line is never free for a contender.
 async fn a_contender_never_overtakes_the_line(w: World) -> Verdict {
     let store = w.store().await;
-    let (one, two, three) =
-        (Hand::open(&store).await, Hand::open(&store).await, Hand::open(&store).await);
+    let (one, two, three) = (
+        RawSession::open(&store).await,
+        RawSession::open(&store).await,
+        RawSession::open(&store).await,
+    );
     let first = one.take("a").await;
     let (second, entered) = two.queue("a").await;
     assert!(matches!(entered, Entered::Queued(_)));
@@ -293,7 +296,7 @@ async fn a_contender_never_overtakes_the_line(w: World) -> Verdict {
 /// I6: there would be room for one more reader, but a writer waits.
 async fn a_contender_that_would_fit_never_overtakes_the_line(w: World) -> Verdict {
     let store = w.store().await;
-    let (one, two) = (Hand::open(&store).await, Hand::open(&store).await);
+    let (one, two) = (RawSession::open(&store).await, RawSession::open(&store).await);
     one.queue_for("a", Mode::Shared).await;
     let late = TicketId::random();
     let reader = || two.enter("a", late, Mode::Shared, Manner::Contend);
@@ -307,7 +310,7 @@ async fn a_contender_that_would_fit_never_overtakes_the_line(w: World) -> Verdic
 /// I6: one who gives up leaves the order of the others as it was.
 async fn a_withdrawn_waiter_is_skipped(w: World) -> Verdict {
     let store = w.store().await;
-    let (one, two) = (Hand::open(&store).await, Hand::open(&store).await);
+    let (one, two) = (RawSession::open(&store).await, RawSession::open(&store).await);
     let first = one.take("a").await;
     let (quitter, _) = two.queue("a").await;
     let (last, entered) = one.queue("a").await;

@@ -2,7 +2,7 @@
 
 use crate::{
     case::{Case, Verdict, cases},
-    hand::Hand,
+    raw_session::RawSession,
     world::{World, tickets},
 };
 use lockkeeper::{Error, Keeper, NAME_MAX, NameError, Sequencer};
@@ -66,17 +66,17 @@ async fn names_never_collide(w: World) -> Verdict {
 /// Listings and polls show names as they were given, byte by byte.
 async fn names_come_back_as_they_were_given(w: World) -> Verdict {
     let store = w.store().await;
-    let hand = Hand::open(&store).await;
+    let raw = RawSession::open(&store).await;
     let mut names = tricky();
     for name in &names {
-        hand.take(name).await;
+        raw.take(name).await;
     }
     names.sort_unstable();
     let lines = Keeper::over(store).list("").await?;
     let seen: Vec<_> = lines.iter().map(|line| line.name.to_string()).collect();
     assert_eq!(seen, names);
     let mut polled: Vec<_> =
-        hand.all().await.into_iter().map(|(name, ..)| name.to_string()).collect();
+        raw.all().await.into_iter().map(|(name, ..)| name.to_string()).collect();
     polled.sort_unstable();
     assert_eq!(polled, names);
     Ok(())
@@ -84,8 +84,8 @@ async fn names_come_back_as_they_were_given(w: World) -> Verdict {
 
 /// Refused before anything is sent, and said why.
 async fn names_that_are_none_are_refused(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    let keeper = Keeper::over(faults.store());
     for bad in ["", "a\0", "a\n", "\u{7f}", "\u{85}", &"x".repeat(NAME_MAX + 1)] {
         let refused = keeper.lock(bad).try_now().await;
         assert!(matches!(refused, Err(Error::Name(_))), "{bad:?}: {refused:?}");
@@ -93,7 +93,7 @@ async fn names_that_are_none_are_refused(w: World) -> Verdict {
     }
     let empty = keeper.lock("").try_now().await;
     assert!(matches!(empty, Err(Error::Name(NameError::Empty))));
-    assert_eq!(tap.log(), []);
+    assert_eq!(faults.log(), []);
     Ok(())
 }
 

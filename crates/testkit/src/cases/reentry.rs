@@ -2,7 +2,7 @@
 
 use crate::{
     case::{Case, Verdict, cases},
-    tap::{Fate, Op},
+    fault_store::{Fate, Op},
     world::{World, eventually, length, soon, until_length},
 };
 use lockkeeper::{Guard, Keeper};
@@ -79,30 +79,30 @@ async fn another_keeper_is_another_owner(w: World) -> Verdict {
 
 /// It is counted here, without the store.
 async fn coming_again_sends_nothing(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    let keeper = Keeper::over(faults.store());
     let first = own(&keeper, "me").await.expect("free");
-    let sent = tap.log().len();
+    let sent = faults.log().len();
     let more: Vec<_> =
         [own(&keeper, "me").await, own(&keeper, "me").await].into_iter().flatten().collect();
     assert_eq!(more.len(), 2);
     for guard in more {
         guard.release().await?;
     }
-    assert_eq!(tap.log().len(), sent);
+    assert_eq!(faults.log().len(), sent);
     first.release().await?;
-    assert_eq!(length(tap.inner(), "tree").await, 0);
+    assert_eq!(length(faults.inner(), "tree").await, 0);
     Ok(())
 }
 
 /// I9, I12: who comes again after a loss gets a new grant, and the old guards stay lost.
 async fn a_loss_ends_the_sharing(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::builder().ttl(w.short()).over(tap.store())?;
+    let faults = w.fault_store().await;
+    let keeper = Keeper::builder().ttl(w.short()).over(faults.store())?;
     let lost = own(&keeper, "me").await.expect("free");
-    tap.only(&[Op::Renew], Fate::Vanish);
+    faults.only(&[Op::Renew], Fate::Vanish);
     soon("the loss", lost.lost()).await;
-    tap.open_up();
+    faults.pass_all();
     let mut new = None;
     eventually("a new grant", async || {
         new = own(&keeper, "me").await;

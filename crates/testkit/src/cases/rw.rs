@@ -2,7 +2,7 @@
 
 use crate::{
     case::{Case, Verdict, cases},
-    hand::Hand,
+    raw_session::RawSession,
     register::Room,
     world::{World, length, soon, until_length},
 };
@@ -144,21 +144,21 @@ async fn a_waiting_writer_is_not_starved(w: World) -> Verdict {
 /// I6: once the writer is done, all readers behind it go at the same time.
 async fn readers_behind_a_writer_go_together(w: World) -> Verdict {
     let store = w.store().await;
-    let hand = Hand::open(&store).await;
-    let writer = hand.take("a").await;
+    let raw = RawSession::open(&store).await;
+    let writer = raw.take("a").await;
     let mut readers = Vec::new();
     for _ in 0..3 {
-        let (reader, entered) = hand.queue_for("a", Mode::Shared).await;
+        let (reader, entered) = raw.queue_for("a", Mode::Shared).await;
         assert!(matches!(entered, Entered::Queued(_)));
         readers.push(reader);
     }
-    let (next, _) = hand.queue("a").await;
-    hand.leave("a", writer.ticket).await;
+    let (next, _) = raw.queue("a").await;
+    raw.leave("a", writer.ticket).await;
     for reader in readers {
-        let stand = hand.stand("a", reader).await;
+        let stand = raw.stand("a", reader).await;
         assert!(matches!(stand, lockkeeper::store::TicketStatus::Granted { .. }), "{stand:?}");
     }
-    let stand = hand.stand("a", next).await;
+    let stand = raw.stand("a", next).await;
     assert!(matches!(stand, lockkeeper::store::TicketStatus::Waiting(wait) if wait.ahead == 3));
     Ok(())
 }

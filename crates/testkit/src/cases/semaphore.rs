@@ -2,7 +2,7 @@
 
 use crate::{
     case::{Case, Verdict, cases},
-    hand::Hand,
+    raw_session::RawSession,
     register::Room,
     world::{World, length, line, tickets},
 };
@@ -79,8 +79,8 @@ async fn another_capacity_is_a_clear_error(w: World) -> Verdict {
     if w.can().fair {
         let refused = two.semaphore("gpu", 5).acquire(1).await;
         assert!(matches!(refused, Err(Error::Capacity { asked: 5, line: 4, .. })), "{refused:?}");
-        let hand = Hand::open(two.store()).await;
-        let entered = hand.enter("gpu", TicketId::random(), Mode::Exclusive, Manner::Queue).await;
+        let raw = RawSession::open(two.store()).await;
+        let entered = raw.enter("gpu", TicketId::random(), Mode::Exclusive, Manner::Queue).await;
         let e = entered.expect_err("another capacity");
         assert_eq!((e.kind, e.outcome), (ErrorKind::Capacity(4), lockkeeper::Outcome::NotApplied));
     }
@@ -104,13 +104,13 @@ async fn an_empty_line_takes_a_new_capacity(w: World) -> Verdict {
 
 /// More than there are, none at all, or a semaphore beyond all bounds: refused with a reason.
 async fn impossible_permits_are_refused_before_anything_is_sent(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = lockkeeper::Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    let keeper = lockkeeper::Keeper::over(faults.store());
     for (weight, of) in [(5, 4), (0, 4), (1, 0), (1, PERMITS_MAX + 1)] {
         let refused = keeper.semaphore("gpu", of).acquire(weight).try_now().await;
         assert!(matches!(refused, Err(Error::Option(_))), "{weight} of {of}: {refused:?}");
     }
-    assert_eq!(tap.log(), []);
+    assert_eq!(faults.log(), []);
     Ok(())
 }
 
@@ -119,14 +119,14 @@ async fn permits_are_no_licence_to_write(w: World) -> Verdict {
     let keeper = w.keeper().await;
     let some = keeper.semaphore("gpu", 2).acquire(1).try_now().await?.expect("free");
     assert!(matches!(some.write(b"x".to_vec()).await, Err(Error::Option(_))));
-    let hand = Hand::open(keeper.store()).await;
+    let raw = RawSession::open(keeper.store()).await;
     let ticket = TicketId::random();
-    let entered = hand.enter("gpu", ticket, permits(1, 2), Manner::Contend).await?;
+    let entered = raw.enter("gpu", ticket, permits(1, 2), Manner::Contend).await?;
     let Entered::Granted { fence } = entered else { panic!("{entered:?}") };
     let claim =
         lockkeeper::store::Claim { name: "gpu".parse()?, ticket, mode: permits(1, 2), fence };
     if w.can().cells {
-        assert_eq!(hand.write(&claim, 1, b"x").await, lockkeeper::store::Edited::NotHeld);
+        assert_eq!(raw.write(&claim, 1, b"x").await, lockkeeper::store::Edited::NotHeld);
         assert_eq!(keeper.store().read(claim.name).await?, None);
     }
     Ok(())
@@ -134,38 +134,38 @@ async fn permits_are_no_licence_to_write(w: World) -> Verdict {
 
 /// I3, I6: of a line of 2, 1, 3, 1 on 4 the first two go; when the first leaves, still only they.
 async fn the_longest_prefix_that_fits_goes(w: World) -> Verdict {
-    let hand = Hand::open(&w.store().await).await;
+    let raw = RawSession::open(&w.store().await).await;
     let mut line = Vec::new();
     for weight in [2, 1, 3, 1] {
-        line.push(hand.queue_for("gpu", permits(weight, 4)).await.0);
+        line.push(raw.queue_for("gpu", permits(weight, 4)).await.0);
     }
     let granted = async |gone: usize| {
         let mut granted = Vec::new();
         for ticket in &line[gone..] {
-            granted.push(matches!(hand.stand("gpu", *ticket).await, TicketStatus::Granted { .. }));
+            granted.push(matches!(raw.stand("gpu", *ticket).await, TicketStatus::Granted { .. }));
         }
         granted
     };
     assert_eq!(granted(0).await, [true, true, false, false]);
-    hand.leave("gpu", line[0]).await;
+    raw.leave("gpu", line[0]).await;
     assert_eq!(granted(1).await, [true, true, false], "1 and 3 are 4: full");
-    hand.leave("gpu", line[1]).await;
+    raw.leave("gpu", line[1]).await;
     assert_eq!(granted(2).await, [true, true], "3 and 1 are 4");
     Ok(())
 }
 
 /// I6: one that would fit waits behind one that does not.
 async fn a_light_one_does_not_overtake_a_heavy_one(w: World) -> Verdict {
-    let hand = Hand::open(&w.store().await).await;
-    let (first, _) = hand.queue_for("gpu", permits(2, 4)).await;
-    let (heavy, entered) = hand.queue_for("gpu", permits(3, 4)).await;
+    let raw = RawSession::open(&w.store().await).await;
+    let (first, _) = raw.queue_for("gpu", permits(2, 4)).await;
+    let (heavy, entered) = raw.queue_for("gpu", permits(3, 4)).await;
     assert!(matches!(entered, Entered::Queued(_)));
-    let (light, entered) = hand.queue_for("gpu", permits(1, 4)).await;
+    let (light, entered) = raw.queue_for("gpu", permits(1, 4)).await;
     assert!(matches!(entered, Entered::Queued(_)), "the heavy one came first");
-    let busy = hand.enter("gpu", TicketId::random(), permits(1, 4), Manner::Contend).await?;
+    let busy = raw.enter("gpu", TicketId::random(), permits(1, 4), Manner::Contend).await?;
     assert!(matches!(busy, Entered::Busy(_)));
-    hand.leave("gpu", first).await;
-    assert!(matches!(hand.stand("gpu", heavy).await, TicketStatus::Granted { .. }));
-    assert!(matches!(hand.stand("gpu", light).await, TicketStatus::Granted { .. }));
+    raw.leave("gpu", first).await;
+    assert!(matches!(raw.stand("gpu", heavy).await, TicketStatus::Granted { .. }));
+    assert!(matches!(raw.stand("gpu", light).await, TicketStatus::Granted { .. }));
     Ok(())
 }

@@ -2,9 +2,9 @@
 
 use crate::{
     case::{Case, Verdict, cases},
-    ear::Hearing,
-    hand::Hand,
-    tap::{Fate, Op, Tapped},
+    fault_store::{Fate, FaultStore, Op},
+    hint_filter::HintFate,
+    raw_session::RawSession,
     world::{World, eventually, length, soon, tickets, until_length},
 };
 use lockkeeper::{
@@ -35,7 +35,7 @@ pub(crate) fn cases() -> Vec<Case> {
 /// I11: whatever it held or waited for.
 async fn closing_ends_all_its_tickets(w: World) -> Verdict {
     let store = w.store().await;
-    let (one, two) = (Hand::open(&store).await, Hand::open(&store).await);
+    let (one, two) = (RawSession::open(&store).await, RawSession::open(&store).await);
     let other = two.take("b").await;
     for name in ["a", "c"] {
         one.take(name).await;
@@ -57,8 +57,8 @@ async fn closing_ends_all_its_tickets(w: World) -> Verdict {
 /// I11, I7: a clean end frees at once, whatever the lock-delay.
 async fn a_closed_session_hands_over_at_once(w: World) -> Verdict {
     let store = w.store().await;
-    let one = Hand::open_for(&store, crate::LONG, crate::LONG).await;
-    let two = Hand::open(&store).await;
+    let one = RawSession::open_for(&store, crate::LONG, crate::LONG).await;
+    let two = RawSession::open(&store).await;
     one.take("a").await;
     let (next, _) = two.queue("a").await;
     one.close().await;
@@ -70,12 +70,12 @@ async fn a_closed_session_hands_over_at_once(w: World) -> Verdict {
 /// where the parts of a session are on several servers.
 async fn expiry_ends_all_its_tickets(w: World) -> Verdict {
     let store = w.store().await;
-    let silent = Hand::open_for(&store, w.short(), Duration::ZERO).await;
+    let silent = RawSession::open_for(&store, w.short(), Duration::ZERO).await;
     let names = ["a", "b", "c", "d"];
     for name in names {
         silent.take(name).await;
     }
-    let other = Hand::open(&store).await;
+    let other = RawSession::open(&store).await;
     eventually("the silent session's first lock is free", async || {
         matches!(other.contend(names[0]).await.1, Entered::Granted { .. })
     })
@@ -98,7 +98,7 @@ async fn expiry_ends_all_its_tickets(w: World) -> Verdict {
 /// I5: also if nobody has come in the meantime.
 async fn an_expired_session_is_never_revived(w: World) -> Verdict {
     let store = w.store().await;
-    let silent = Hand::open_for(&store, w.short(), Duration::ZERO).await;
+    let silent = RawSession::open_for(&store, w.short(), Duration::ZERO).await;
     let held = silent.take("a").await;
     until_length(&store, "a", 0).await;
     for _ in 0..3 {
@@ -114,9 +114,9 @@ async fn an_expired_session_is_never_revived(w: World) -> Verdict {
 /// I5: after somebody was granted over its expired ticket, the old session can do nothing.
 async fn the_dead_stay_dead(w: World) -> Verdict {
     let store = w.store().await;
-    let old = Hand::open_for(&store, w.short(), Duration::ZERO).await;
+    let old = RawSession::open_for(&store, w.short(), Duration::ZERO).await;
     let before = old.take("a").await;
-    let new = Hand::open(&store).await;
+    let new = RawSession::open(&store).await;
     until_length(&store, "a", 0).await;
     let after = new.take("a").await;
     assert_eq!(old.renew().await, Renewal::Lost);
@@ -149,29 +149,29 @@ async fn a_renewed_session_lives_on(w: World) -> Verdict {
 
 /// However many locks there are, a renewal is one request.
 async fn one_renewal_serves_a_thousand_locks(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    let faults = w.fault_store().await;
+    let keeper = Keeper::builder().ttl(w.steady()).over(faults.store())?;
     let mut guards = Vec::new();
     for i in 0..1_000 {
         // Not a try: of a thousand, one may meet a slow server.
         guards.push(keeper.lock(format!("name {i}")).unfair().await?);
     }
-    let (began, before) = (std::time::Instant::now(), tap.count(Op::Renew));
-    eventually("two more renewals", async || tap.count(Op::Renew) >= before + 2).await;
+    let (began, before) = (std::time::Instant::now(), faults.count(Op::Renew));
+    eventually("two more renewals", async || faults.count(Op::Renew) >= before + 2).await;
     // Between the first and the second of them lies one interval, a third of the TTL.
     assert!(began.elapsed() > w.steady() / 4, "2 renewals in {:?}", began.elapsed());
-    assert_eq!(tap.sessions().len(), 1);
+    assert_eq!(faults.sessions().len(), 1);
     assert!(guards.iter().all(Guard::is_held));
     keeper.close().await;
-    assert_eq!(tickets(tap.inner()).await, 0);
+    assert_eq!(tickets(faults.inner()).await, 0);
     Ok(())
 }
 
 /// Also when all come at once and the session is not open yet; another TTL is another session.
 async fn locks_of_the_same_times_share_a_session(w: World) -> Verdict {
-    let tap = w.tap().await;
-    tap.only(&[Op::Open], Fate::Pend { before: 3, after: 3 });
-    let keeper = Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    faults.only(&[Op::Open], Fate::Pend { before: 3, after: 3 });
+    let keeper = Keeper::over(faults.store());
     let mut tasks = tokio::task::JoinSet::new();
     for i in 0..20 {
         let lock = keeper.lock(format!("name {i}"));
@@ -179,26 +179,27 @@ async fn locks_of_the_same_times_share_a_session(w: World) -> Verdict {
     }
     let guards: Result<Vec<_>, _> = tasks.join_all().await.into_iter().collect();
     assert!(guards?.iter().all(Option::is_some));
-    assert_eq!(tap.sessions().len(), 1);
+    assert_eq!(faults.sessions().len(), 1);
     let _other = keeper.lock("b").ttl(Duration::from_secs(40)).try_now().await?.expect("free");
     let _same = keeper.lock("c").ttl(Duration::from_secs(40)).try_now().await?.expect("free");
-    assert_eq!(tap.sessions().len(), 2);
+    assert_eq!(faults.sessions().len(), 2);
     Ok(())
 }
 
 /// A ticket that the store has and nobody here knows of is left, so that it holds up no line.
 async fn a_ghost_is_left(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    let faults = w.fault_store().await;
+    let keeper = Keeper::builder().ttl(w.steady()).over(faults.store())?;
     let known = keeper.lock("known").try_now().await?.expect("free");
-    let ghost = Hand { session: tap.sessions()[0], ..Hand::open(tap.inner()).await };
+    let ghost =
+        RawSession { session: faults.sessions()[0], ..RawSession::open(faults.inner()).await };
     ghost.take("haunted").await;
-    until_length(tap.inner(), "haunted", 0).await;
+    until_length(faults.inner(), "haunted", 0).await;
     // Once more, when the tickets have been compared already: another's interference shows it.
     ghost.take("haunted").await;
     let doomed = keeper.lock("doomed").try_now().await?.expect("free");
     assert!(w.keeper().await.evict("doomed", doomed.ticket()).await?);
-    until_length(tap.inner(), "haunted", 0).await;
+    until_length(faults.inner(), "haunted", 0).await;
     assert!(known.is_held());
     known.release().await?;
     Ok(())
@@ -207,14 +208,14 @@ async fn a_ghost_is_left(w: World) -> Verdict {
 /// The tickets of a session are those that the store has, whoever put them there: another handle with
 /// its secret, or a copy of the data from before a leave.
 async fn any_handle_knows_all_tickets(w: World) -> Verdict {
-    let one = Hand::open(&w.store().await).await;
-    let two = Hand { store: w.store().await, ..one.clone() };
+    let one = RawSession::open(&w.store().await).await;
+    let two = RawSession { store: w.store().await, ..one.clone() };
     let (a, b) = (one.take("a").await, two.take("b b ").await);
     let mut held = vec![("a".to_owned(), a.ticket), ("b b ".to_owned(), b.ticket)];
     held.sort();
-    for hand in [&one, &two, &Hand { store: w.store().await, ..one.clone() }] {
+    for raw in [&one, &two, &RawSession { store: w.store().await, ..one.clone() }] {
         let mut all: Vec<_> =
-            hand.all().await.into_iter().map(|(n, t, _)| (n.to_string(), t)).collect();
+            raw.all().await.into_iter().map(|(n, t, _)| (n.to_string(), t)).collect();
         all.sort();
         assert_eq!(all, held);
     }
@@ -225,8 +226,8 @@ async fn any_handle_knows_all_tickets(w: World) -> Verdict {
 
 /// A renewal is one of the whole session, also of what another handle has entered since.
 async fn any_handle_renews_all_tickets(w: World) -> Verdict {
-    let one = Hand::open_for(&w.store().await, w.steady(), Duration::ZERO).await;
-    let two = Hand { store: w.store().await, ..one.clone() };
+    let one = RawSession::open_for(&w.store().await, w.steady(), Duration::ZERO).await;
+    let two = RawSession { store: w.store().await, ..one.clone() };
     assert!(one.lives().await);
     let mut claims = Vec::new();
     for at in 0..8 {
@@ -247,8 +248,8 @@ async fn any_handle_renews_all_tickets(w: World) -> Verdict {
 /// A handle that serves a session together with another one leaves out none of the tickets that the other has
 /// entered: not when all are polled, and from then on not in a renewal's answer.
 async fn tickets_of_all_handles_are_shown_and_stand(w: World) -> Verdict {
-    let one = Hand::open(&w.store().await).await;
-    let two = Hand { store: w.store().await, ..one.clone() };
+    let one = RawSession::open(&w.store().await).await;
+    let two = RawSession { store: w.store().await, ..one.clone() };
     let a = one.take("a").await;
     both_know(&two, &one, 1).await;
     two.take("b").await;
@@ -262,15 +263,15 @@ async fn tickets_of_all_handles_are_shown_and_stand(w: World) -> Verdict {
     Ok(())
 }
 
-async fn both_know(one: &Hand, two: &Hand, tickets: u64) {
-    for hand in [one, two, one, two] {
-        assert!(hand.lives().await);
-        let stands = hand.all().await;
+async fn both_know(one: &RawSession, two: &RawSession, tickets: u64) {
+    for raw in [one, two, one, two] {
+        assert!(raw.lives().await);
+        let stands = raw.all().await;
         let granted =
             stands.iter().filter(|(_, _, stand)| matches!(stand, TicketStatus::Granted { .. }));
         assert_eq!(granted.count() as u64, tickets, "{stands:?}");
         let all: TicketDigest = stands.into_iter().map(|(_, ticket, _)| ticket).collect();
-        match hand.renew().await {
+        match raw.renew().await {
             Renewal::Renewed { tickets, .. } => assert!(tickets.is_none_or(|t| t == all)),
             Renewal::Lost => panic!("the session is over"),
         }
@@ -279,42 +280,43 @@ async fn both_know(one: &Hand, two: &Hand, tickets: u64) {
 
 /// As a server that was restored from a copy would have it.
 async fn a_ghost_of_another_handle_is_left(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    let faults = w.fault_store().await;
+    let keeper = Keeper::builder().ttl(w.steady()).over(faults.store())?;
     let known = keeper.lock("known").try_now().await?.expect("free");
-    let ghost = Hand { session: tap.sessions()[0], ..Hand::open(&w.store().await).await };
+    let ghost =
+        RawSession { session: faults.sessions()[0], ..RawSession::open(&w.store().await).await };
     ghost.take("haunted").await;
     let doomed = keeper.lock("doomed").try_now().await?.expect("free");
     assert!(w.keeper().await.evict("doomed", doomed.ticket()).await?);
-    until_length(tap.inner(), "haunted", 0).await;
+    until_length(faults.inner(), "haunted", 0).await;
     assert!(known.is_held());
     Ok(())
 }
 
 /// Those who wait behind it need not wait for anything else.
 async fn any_handle_can_close_and_hand_over(w: World) -> Verdict {
-    let one = Hand::open(&w.store().await).await;
+    let one = RawSession::open(&w.store().await).await;
     one.take("a").await;
     let waiter = w.keeper().await;
     let next = tokio::spawn(waiter.lock("a").into_future());
     until_length(waiter.store(), "a", 2).await;
-    Hand { store: w.store().await, ..one }.close().await;
+    RawSession { store: w.store().await, ..one }.close().await;
     soon("the hand-over", next).await??.release().await?;
     Ok(())
 }
 
 /// I14: with hints and without, the holder hears of its eviction from its next renewal.
 async fn an_eviction_is_seen_within_one_renewal(w: World) -> Verdict {
-    for hearing in [Hearing::Good, Hearing::Deaf] {
-        let tap = w.tap().await;
-        tap.hearing(hearing);
-        let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    for fate in [HintFate::Pass, HintFate::Drop] {
+        let faults = w.fault_store().await;
+        faults.hint_fate(fate);
+        let keeper = Keeper::builder().ttl(w.steady()).over(faults.store())?;
         let (kept, guard) = (take(&keeper, "kept").await, take(&keeper, "a").await);
-        let before = tap.count(Op::Renew);
+        let before = faults.count(Op::Renew);
         assert!(w.keeper().await.evict("a", guard.ticket()).await?);
         assert_eq!(soon("the loss", guard.lost()).await, Loss::Evicted);
         // One may have been under way already.
-        assert!(tap.count(Op::Renew) <= before + 2, "{hearing:?}");
+        assert!(faults.count(Op::Renew) <= before + 2, "{fate:?}");
         assert!(!guard.is_held() && kept.is_held(), "only the evicted one is lost");
         assert!(guard.release().await.is_err());
         kept.release().await?;
@@ -328,71 +330,72 @@ async fn take(keeper: &Keeper, name: &str) -> Guard {
 
 /// A session that was closed behind its back is lost with the next renewal, and so are its locks.
 async fn a_session_ended_elsewhere_is_lost(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    let faults = w.fault_store().await;
+    let keeper = Keeper::builder().ttl(w.steady()).over(faults.store())?;
     let guards = [take(&keeper, "a").await, take(&keeper, "b").await];
-    tap.inner().close(tap.sessions()[0]).await?;
+    faults.inner().close(faults.sessions()[0]).await?;
     for guard in &guards {
         assert_eq!(soon("the loss", guard.lost()).await, Loss::SessionGone);
     }
     // The keeper goes on with a new session.
     let again = take(&keeper, "a").await;
     assert!(again.fence() > guards[0].fence());
-    assert_eq!(tap.sessions().len(), 2);
+    assert_eq!(faults.sessions().len(), 2);
     Ok(())
 }
 
 /// A keeper's slow renewal interval is not used for a lock with a short TTL of its own.
 async fn an_own_ttl_has_its_own_rhythm(w: World) -> Verdict {
-    let tap = w.tap().await;
+    let faults = w.fault_store().await;
     let renew = Renew { interval: Some(Duration::from_secs(20)), ..Renew::DEFAULT };
-    let keeper = Keeper::builder().ttl(Duration::from_secs(60)).renew(renew).over(tap.store())?;
+    let keeper =
+        Keeper::builder().ttl(Duration::from_secs(60)).renew(renew).over(faults.store())?;
     let guard = keeper.lock("a").ttl(w.steady()).try_now().await?.expect("free");
-    eventually("two renewals", async || tap.count(Op::Renew) >= 2).await;
+    eventually("two renewals", async || faults.count(Op::Renew) >= 2).await;
     assert!(guard.is_held());
     Ok(())
 }
 
 /// I5: the store has said that the session is over; nothing more is sent for it.
 async fn nothing_is_sent_for_a_session_that_the_store_has_ended(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    let faults = w.fault_store().await;
+    let keeper = Keeper::builder().ttl(w.steady()).over(faults.store())?;
     let guard = take(&keeper, "a").await;
-    let session = tap.sessions()[0];
-    tap.inner().close(session).await?;
+    let session = faults.sessions()[0];
+    faults.inner().close(session).await?;
     let refused = keeper.lock("b").try_now().await;
     assert!(refused.is_err(), "the store says that the session is over: {refused:?}");
     assert_eq!(soon("the loss", guard.lost()).await, Loss::SessionGone);
-    let said = requests_for(&tap, session);
+    let said = requests_for(&faults, session);
     drop(guard);
     // Longer than to the next renewal, had there been one.
     tokio::time::sleep(w.steady() / 2).await;
     keeper.close().await;
-    assert_eq!(requests_for(&tap, session), said);
+    assert_eq!(requests_for(&faults, session), said);
     Ok(())
 }
 
-fn requests_for(tap: &Arc<Tapped>, session: lockkeeper::store::SessionId) -> Vec<Op> {
-    tap.log().iter().filter(|c| c.session == Some(session)).map(|c| c.op).collect()
+fn requests_for(faults: &Arc<FaultStore>, session: lockkeeper::store::SessionId) -> Vec<Op> {
+    faults.log().iter().filter(|c| c.session == Some(session)).map(|c| c.op).collect()
 }
 
 /// What the session does itself leaves the version as it is; an eviction changes it.
 async fn a_version_changes_only_when_others_interfere(w: World) -> Verdict {
     let store = w.store().await;
-    let hand = Hand::open(&store).await;
-    let before = version(&hand).await;
-    let (a, b) = (hand.take("a").await, hand.take("b").await);
-    assert_eq!(version(&hand).await, before, "entering is its own doing");
-    hand.leave("a", a.ticket).await;
-    assert_eq!(version(&hand).await, before, "leaving is its own doing");
+    let raw = RawSession::open(&store).await;
+    let before = version(&raw).await;
+    let (a, b) = (raw.take("a").await, raw.take("b").await);
+    assert_eq!(version(&raw).await, before, "entering is its own doing");
+    raw.leave("a", a.ticket).await;
+    assert_eq!(version(&raw).await, before, "leaving is its own doing");
     assert!(store.evict(b.name.clone(), b.ticket).await?);
-    assert_ne!(version(&hand).await, before, "an eviction is not");
+    assert_ne!(version(&raw).await, before, "an eviction is not");
     assert_eq!(length(&store, "b").await, 0);
     Ok(())
 }
 
-async fn version(hand: &Hand) -> u64 {
-    match hand.renew().await {
+async fn version(raw: &RawSession) -> u64 {
+    match raw.renew().await {
         Renewal::Renewed { version, .. } => version,
         Renewal::Lost => panic!("the session is over"),
     }
@@ -401,36 +404,36 @@ async fn version(hand: &Hand) -> u64 {
 /// Every renewal's answer agrees with a poll of all tickets, whatever was done before it.
 async fn a_renewal_shows_the_tickets_that_the_store_has(w: World) -> Verdict {
     let store = w.store().await;
-    let (hand, other) = (Hand::open(&store).await, Hand::open(&store).await);
-    shows(&hand, 0).await;
-    let (a, b, c) = (hand.take("a").await, hand.take("b").await, hand.take("c").await);
-    shows(&hand, 3).await;
+    let (raw, other) = (RawSession::open(&store).await, RawSession::open(&store).await);
+    shows(&raw, 0).await;
+    let (a, b, c) = (raw.take("a").await, raw.take("b").await, raw.take("c").await);
+    shows(&raw, 3).await;
     // Of two sessions each has its own.
     let taken = other.take("d").await;
-    shows(&hand, 3).await;
+    shows(&raw, 3).await;
     shows(&other, 1).await;
     if w.can().fair {
-        let (waiting, _) = hand.queue("d").await;
-        shows(&hand, 4).await;
+        let (waiting, _) = raw.queue("d").await;
+        shows(&raw, 4).await;
         other.leave("d", taken.ticket).await;
-        shows(&hand, 4).await; // granted by the hand-over
-        hand.leave("d", waiting).await;
+        shows(&raw, 4).await; // granted by the hand-over
+        raw.leave("d", waiting).await;
     }
-    hand.leave("a", a.ticket).await;
-    shows(&hand, 2).await;
+    raw.leave("a", a.ticket).await;
+    shows(&raw, 2).await;
     store.evict(b.name, b.ticket).await?;
-    shows(&hand, 1).await;
+    shows(&raw, 1).await;
     if w.can().at_least {
-        hand.leave_as("c", c.ticket, Some(crate::LONG), false).await;
-        shows(&hand, 0).await; // the lock is closed, but by no ticket of the session
+        raw.leave_as("c", c.ticket, Some(crate::LONG), false).await;
+        shows(&raw, 0).await; // the lock is closed, but by no ticket of the session
     }
     Ok(())
 }
 
-async fn shows(hand: &Hand, tickets: u64) {
-    let all: TicketDigest = hand.all().await.into_iter().map(|(_, ticket, _)| ticket).collect();
+async fn shows(raw: &RawSession, tickets: u64) {
+    let all: TicketDigest = raw.all().await.into_iter().map(|(_, ticket, _)| ticket).collect();
     assert_eq!(all.count, tickets);
-    match hand.renew().await {
+    match raw.renew().await {
         Renewal::Renewed { tickets, .. } => assert_eq!(tickets, Some(all)),
         Renewal::Lost => panic!("the session is over"),
     }
@@ -438,14 +441,14 @@ async fn shows(hand: &Hand, tickets: u64) {
 
 /// As after a failover to a replica that missed the grant, which no socket and no version shows.
 async fn a_lock_that_vanished_is_lost_within_two_renewals(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    let faults = w.fault_store().await;
+    let keeper = Keeper::builder().ttl(w.steady()).over(faults.store())?;
     let (kept, guard) = (take(&keeper, "kept").await, take(&keeper, "a").await);
-    let behind_its_back = compared(&tap).await;
-    let before = tap.count(Op::Renew);
+    let behind_its_back = compared(&faults).await;
+    let before = faults.count(Op::Renew);
     assert_eq!(behind_its_back.leave("a", guard.ticket()).await, Left::Released);
     assert_eq!(soon("the loss", guard.lost()).await, Loss::Evicted);
-    assert!(tap.count(Op::Renew) <= before + 2, "{} renewals", tap.count(Op::Renew) - before);
+    assert!(faults.count(Op::Renew) <= before + 2, "{} renewals", faults.count(Op::Renew) - before);
     assert!(!guard.is_held() && kept.is_held(), "only the one that vanished is lost");
     kept.release().await?;
     Ok(())
@@ -453,24 +456,24 @@ async fn a_lock_that_vanished_is_lost_within_two_renewals(w: World) -> Verdict {
 
 /// As after a failover to a replica that missed the release.
 async fn a_ticket_that_came_back_is_left_within_two_renewals(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    let faults = w.fault_store().await;
+    let keeper = Keeper::builder().ttl(w.steady()).over(faults.store())?;
     let known = take(&keeper, "known").await;
-    let behind_its_back = compared(&tap).await;
-    let before = tap.count(Op::Renew);
+    let behind_its_back = compared(&faults).await;
+    let before = faults.count(Op::Renew);
     behind_its_back.take("haunted").await;
-    until_length(tap.inner(), "haunted", 0).await;
-    assert!(tap.count(Op::Renew) <= before + 2, "{} renewals", tap.count(Op::Renew) - before);
+    until_length(faults.inner(), "haunted", 0).await;
+    assert!(faults.count(Op::Renew) <= before + 2, "{} renewals", faults.count(Op::Renew) - before);
     assert!(known.is_held());
     known.release().await?;
     Ok(())
 }
 
 /// Waits until all tickets were compared for the first time, as they always are, and then renewed.
-/// Returns a hand that acts for the tapped keeper's session, unknown to the keeper.
-async fn compared(tap: &Arc<Tapped>) -> Hand {
-    eventually("all tickets are compared", async || tap.count(Op::PollAll) > 0).await;
-    let before = tap.count(Op::Renew);
-    eventually("one more renewal", async || tap.count(Op::Renew) > before).await;
-    Hand { session: tap.sessions()[0], ..Hand::open(tap.inner()).await }
+/// Returns a raw session that acts for the keeper's session without the keeper's knowledge.
+async fn compared(faults: &Arc<FaultStore>) -> RawSession {
+    eventually("all tickets are compared", async || faults.count(Op::PollAll) > 0).await;
+    let before = faults.count(Op::Renew);
+    eventually("one more renewal", async || faults.count(Op::Renew) > before).await;
+    RawSession { session: faults.sessions()[0], ..RawSession::open(faults.inner()).await }
 }

@@ -2,10 +2,10 @@
 
 use crate::{
     case::{Case, Verdict, cases},
-    ear::Hearing,
-    hand::Hand,
+    fault_store::{Fate, FaultStore, Op},
+    hint_filter::HintFate,
+    raw_session::RawSession,
     register::{Register, Room},
-    tap::{Fate, Op, Tapped},
     world::{World, eventually, length, soon, until_length, waiters},
 };
 use lockkeeper::{Error, Guard, Keeper, Store as _};
@@ -47,9 +47,9 @@ async fn waiter(keeper: &Keeper, name: &str) -> JoinHandle<lockkeeper::Result<Gu
 
 /// I7: hints may be lost, all of them: a re-check stands behind them.
 async fn without_any_hint_they_are_served(w: World) -> Verdict {
-    let (tap, other) = (w.tap().await, w.keeper().await);
-    tap.hearing(Hearing::Deaf);
-    let deaf = Keeper::over(tap.store());
+    let (faults, other) = (w.fault_store().await, w.keeper().await);
+    faults.hint_fate(HintFate::Drop);
+    let deaf = Keeper::over(faults.store());
     for _ in 0..3 {
         let held = other.lock("a").await?;
         let waiter = waiter(&deaf, "a").await;
@@ -61,10 +61,12 @@ async fn without_any_hint_they_are_served(w: World) -> Verdict {
 
 /// I7: nobody releases and no hint comes: the waiter looks again when the lease can have run out.
 async fn an_expired_holder_gives_way_without_hints(w: World) -> Verdict {
-    let tap = w.tap().await;
-    tap.hearing(Hearing::Deaf);
-    let (deaf, silent) =
-        (Keeper::over(tap.store()), Hand::open_for(tap.inner(), w.short(), Duration::ZERO).await);
+    let faults = w.fault_store().await;
+    faults.hint_fate(HintFate::Drop);
+    let (deaf, silent) = (
+        Keeper::over(faults.store()),
+        RawSession::open_for(faults.inner(), w.short(), Duration::ZERO).await,
+    );
     let held = silent.take("a").await;
     let guard = soon("the deaf waiter's turn", deaf.lock("a").into_future()).await?;
     assert!(guard.fence() > held.fence);
@@ -76,9 +78,10 @@ async fn noisy_hints_do_no_harm(w: World) -> Verdict {
     let (register, room) = (Arc::new(Register::default()), Arc::new(Room::outage(1)));
     let mut tasks = JoinSet::new();
     for _ in 0..3 {
-        let tap = w.tap().await;
-        tap.hearing(Hearing::Noisy);
-        let (keeper, register, room) = (Keeper::over(tap.store()), register.clone(), room.clone());
+        let faults = w.fault_store().await;
+        faults.hint_fate(HintFate::Noise);
+        let (keeper, register, room) =
+            (Keeper::over(faults.store()), register.clone(), room.clone());
         tasks.spawn(async move {
             for _ in 0..20 {
                 let guard = keeper.lock("a").await?;
@@ -100,27 +103,27 @@ async fn noisy_hints_do_no_harm(w: World) -> Verdict {
 /// I3: a waiter was granted, did not hear of it, was evicted, and waits again. The hint of that
 /// first grant comes now: it must not make the waiter believe.
 async fn a_late_hint_grants_nothing(w: World) -> Verdict {
-    let (tap, other) = (w.tap().await, w.keeper().await);
-    let late = Keeper::over(tap.store());
+    let (faults, other) = (w.fault_store().await, w.keeper().await);
+    let late = Keeper::over(faults.store());
     let held = other.lock("a").await?;
     // A first wait, so that the hints of the session are in place.
     assert!(late.lock("a").wait(Duration::from_millis(300)).await.is_err());
-    until_length(tap.inner(), "a", 1).await;
-    tap.hearing(Hearing::Late);
-    tap.only(&[Op::PollThese, Op::PollAll], Fate::Refuse);
+    until_length(faults.inner(), "a", 1).await;
+    faults.hint_fate(HintFate::Hold);
+    faults.only(&[Op::PollThese, Op::PollAll], Fate::Refuse);
     let waiter = waiter(&late, "a").await;
     let line = other.get("a").await?.expect("a line");
     let ticket = line.waiters().next().expect("the waiter").id;
     held.release().await?;
     assert!(other.evict("a", ticket).await?);
-    let holder = Hand::open(tap.inner()).await;
+    let holder = RawSession::open(faults.inner()).await;
     let held = holder.take("a").await;
-    tap.open_up();
-    until_length(tap.inner(), "a", 2).await;
-    tap.ear().deliver();
+    faults.pass_all();
+    until_length(faults.inner(), "a", 2).await;
+    faults.hint_filter().deliver();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!waiter.is_finished(), "the lock is held by another");
-    tap.hearing(Hearing::Good);
+    faults.hint_fate(HintFate::Pass);
     holder.leave("a", held.ticket).await;
     soon("the waiter's turn", waiter).await??.release().await?;
     Ok(())
@@ -129,11 +132,11 @@ async fn a_late_hint_grants_nothing(w: World) -> Verdict {
 /// I3: the session's tickets are compared with the store's just when one that waited has been
 /// granted. It is one of ours, and must not be left as a stranger's.
 async fn a_grant_found_while_comparing_tickets_is_kept(w: World) -> Verdict {
-    let (tap, other) = (w.tap().await, w.keeper().await);
+    let (faults, other) = (w.fault_store().await, w.keeper().await);
     // The grant can only be found by the poll for all tickets, which follows the first renewal.
-    tap.hearing(Hearing::Deaf);
-    tap.only(&[Op::PollThese], Fate::Refuse);
-    let keeper = Keeper::builder().ttl(w.steady()).over(tap.store())?;
+    faults.hint_fate(HintFate::Drop);
+    faults.only(&[Op::PollThese], Fate::Refuse);
+    let keeper = Keeper::builder().ttl(w.steady()).over(faults.store())?;
     let held = other.lock("a").await?;
     let waiter = waiter(&keeper, "a").await;
     held.release().await?;
@@ -147,14 +150,14 @@ async fn a_grant_found_while_comparing_tickets_is_kept(w: World) -> Verdict {
 
 /// I7: the session is lost while waiting. The waiter enters again under a new one.
 async fn a_waiter_outlives_its_session(w: World) -> Verdict {
-    let (tap, other) = (w.tap().await, w.keeper().await);
-    let keeper = Keeper::builder().ttl(w.short()).over(tap.store())?;
+    let (faults, other) = (w.fault_store().await, w.keeper().await);
+    let keeper = Keeper::builder().ttl(w.short()).over(faults.store())?;
     let held = other.lock("a").await?;
     let waiter = waiter(&keeper, "a").await;
     for lives in 1..3 {
-        tap.only(&[Op::Renew], Fate::Vanish);
-        eventually("a new session", async || tap.sessions().len() > lives).await;
-        tap.open_up();
+        faults.only(&[Op::Renew], Fate::Vanish);
+        eventually("a new session", async || faults.sessions().len() > lives).await;
+        faults.pass_all();
     }
     until_length(other.store(), "a", 2).await;
     held.release().await?;
@@ -164,38 +167,38 @@ async fn a_waiter_outlives_its_session(w: World) -> Verdict {
 
 /// I7: the store is unavailable for a while, before and while waiting.
 async fn a_waiter_outlives_an_outage(w: World) -> Verdict {
-    let (tap, other) = (w.tap().await, w.keeper().await);
-    tap.hearing(Hearing::Deaf);
-    let keeper = Keeper::over(tap.store());
+    let (faults, other) = (w.fault_store().await, w.keeper().await);
+    faults.hint_fate(HintFate::Drop);
+    let keeper = Keeper::over(faults.store());
     let held = other.lock("a").await?;
-    tap.plan(|_| Fate::Refuse);
+    faults.plan(|_| Fate::Refuse);
     let lock = keeper.lock("a");
     let waiter = tokio::spawn(async move { lock.await });
-    eventually("attempts to open", async || tap.count(Op::Open) >= 3).await;
-    tap.only(&[Op::Enter], Fate::Lose);
-    eventually("attempts to enter", async || tap.count(Op::Enter) >= 3).await;
-    tap.open_up();
-    eventually("polls, so it was told to wait", async || tap.count(Op::PollThese) > 0).await;
-    tap.plan(|_| Fate::Refuse);
+    eventually("attempts to open", async || faults.count(Op::Open) >= 3).await;
+    faults.only(&[Op::Enter], Fate::Lose);
+    eventually("attempts to enter", async || faults.count(Op::Enter) >= 3).await;
+    faults.pass_all();
+    eventually("polls, so it was told to wait", async || faults.count(Op::PollThese) > 0).await;
+    faults.plan(|_| Fate::Refuse);
     // Polls go one after the other, so after two more none is under way that was let through.
-    let polls = tap.count(Op::PollThese);
-    eventually("refused polls", async || tap.count(Op::PollThese) >= polls + 2).await;
+    let polls = faults.count(Op::PollThese);
+    eventually("refused polls", async || faults.count(Op::PollThese) >= polls + 2).await;
     held.release().await?;
-    let polls = tap.count(Op::PollThese);
-    eventually("attempts to poll", async || tap.count(Op::PollThese) >= polls + 2).await;
-    tap.open_up();
+    let polls = faults.count(Op::PollThese);
+    eventually("attempts to poll", async || faults.count(Op::PollThese) >= polls + 2).await;
+    faults.pass_all();
     soon("the waiter's turn", waiter).await??.release().await?;
-    until_length(tap.inner(), "a", 0).await;
+    until_length(faults.inner(), "a", 0).await;
     Ok(())
 }
 
 /// I10: no answer comes at all, yet the wait ends, a second after it was said to at the latest. Of the lock
 /// nothing is known then.
 async fn a_wait_ends_in_time_though_the_store_is_silent(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    let keeper = Keeper::over(faults.store());
     for op in [&[Op::Open] as &'static [Op], &[Op::Enter]] {
-        tap.only(op, Fate::Vanish);
+        faults.only(op, Fate::Vanish);
         let late = keeper.lock("a").wait(Duration::from_millis(100)).into_future();
         let late = soon("the end of the wait", late).await;
         assert!(matches!(late, Err(Error::Unavailable { .. })), "{late:?}");
@@ -205,14 +208,14 @@ async fn a_wait_ends_in_time_though_the_store_is_silent(w: World) -> Verdict {
 
 /// A try against a store that refuses is an error, at once.
 async fn a_try_does_not_wait_for_a_broken_store(w: World) -> Verdict {
-    let tap = w.tap().await;
-    let keeper = Keeper::over(tap.store());
+    let faults = w.fault_store().await;
+    let keeper = Keeper::over(faults.store());
     for op in [&[Op::Open] as &'static [Op], &[Op::Enter]] {
-        tap.only(op, Fate::Refuse);
+        faults.only(op, Fate::Refuse);
         let broken = soon("the error", keeper.lock("a").try_now()).await;
         assert!(matches!(broken, Err(Error::Store(_))), "{broken:?}");
     }
-    assert_eq!(tap.count(Op::Open), 2);
+    assert_eq!(faults.count(Op::Open), 2);
     Ok(())
 }
 
@@ -253,13 +256,13 @@ async fn one_keeper_has_one_waiting_ticket(w: World) -> Verdict {
 
 /// A try does not overtake the tasks that wait in its own process, and sends nothing.
 async fn a_try_is_busy_while_somebody_waits_here(w: World) -> Verdict {
-    let (tap, other) = (w.tap().await, w.keeper().await);
-    let keeper = Keeper::over(tap.store());
+    let (faults, other) = (w.fault_store().await, w.keeper().await);
+    let keeper = Keeper::over(faults.store());
     let held = other.lock("a").await?;
     let waiter = waiter(&keeper, "a").await;
-    let before = tap.count(Op::Enter);
+    let before = faults.count(Op::Enter);
     assert!(keeper.lock("a").try_now().await?.is_none());
-    assert_eq!(tap.count(Op::Enter), before);
+    assert_eq!(faults.count(Op::Enter), before);
     held.release().await?;
     let mine = soon("the waiter's turn", waiter).await??;
     assert!(keeper.lock("a").try_now().await?.is_none(), "held by a task of this process");
@@ -308,17 +311,17 @@ async fn waiters_hear_how_they_stand(w: World) -> Verdict {
 /// The store claims to wake those who wait, also through another handle: a hint for the ticket comes
 /// between the release and the grant.
 async fn a_hand_over_wakes_the_waiter(w: World) -> Verdict {
-    let (tap, other) = (w.tap().await, w.keeper().await);
-    let keeper = Keeper::over(tap.store());
+    let (faults, other) = (w.fault_store().await, w.keeper().await);
+    let keeper = Keeper::over(faults.store());
     let mut woken = 0;
     for _ in 0..5 {
         let held = other.lock("a").await?;
         let waiter = waiter(&keeper, "a").await;
-        until_listening(&tap).await;
-        let heard = tap.ear().heard();
+        until_listening(&faults).await;
+        let heard = faults.hint_filter().seen();
         held.release().await?;
         soon("the waiter's turn", waiter).await??.release().await?;
-        woken += usize::from(tap.ear().heard() > heard);
+        woken += usize::from(faults.hint_filter().seen() > heard);
     }
     // A re-check by chance at the same moment may be quicker than a hint, but not as a rule.
     assert!(woken >= 3, "{woken} of 5 hand-overs were hinted at");
@@ -327,12 +330,12 @@ async fn a_hand_over_wakes_the_waiter(w: World) -> Verdict {
 }
 
 /// Waits until the core's own polls have become rare, as they do once hints come.
-async fn until_listening(tap: &Arc<Tapped>) {
+async fn until_listening(faults: &Arc<FaultStore>) {
     eventually("hints are in place", async || {
-        let before = tap.count(Op::PollThese);
+        let before = faults.count(Op::PollThese);
         tokio::time::sleep(Duration::from_millis(300)).await;
-        tap.count(Op::PollThese) <= before + 1
+        faults.count(Op::PollThese) <= before + 1
     })
     .await;
-    assert!(tap.inner().capabilities().wakes);
+    assert!(faults.inner().capabilities().wakes);
 }

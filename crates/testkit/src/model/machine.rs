@@ -5,8 +5,8 @@ use super::{
     reference::{Model, NAMES, Reply, SESSIONS, Shape},
 };
 use crate::{
-    hand::Hand,
-    subject::{Site, Subject},
+    raw_session::RawSession,
+    subject::{Dataset, Subject},
     world::line,
 };
 use lockkeeper::{
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 /// A ticket as the store knows it.
 #[derive(Clone, Debug)]
 struct Known {
-    hand: Hand,
+    raw: RawSession,
     name: usize,
     shape: Shape,
     id: TicketId,
@@ -26,9 +26,9 @@ struct Known {
 
 pub(super) struct Machine {
     /// Kept, for its data goes with it.
-    _site: Site,
+    _site: Dataset,
     store: AnyStore,
-    hands: Vec<Hand>,
+    raw_sessions: Vec<RawSession>,
     /// Is the session in each place open?
     open: [bool; SESSIONS],
     tickets: Vec<Known>,
@@ -48,15 +48,15 @@ fn mode(shape: Shape) -> Mode {
 
 impl Machine {
     pub(super) async fn new(subject: &Subject) -> Self {
-        let site = subject.site().await.expect("fresh data");
-        let store = site.open().await.expect("a handle");
-        let mut hands = Vec::new();
+        let dataset = subject.dataset().await.expect("fresh data");
+        let store = dataset.open().await.expect("a handle");
+        let mut raw_sessions = Vec::new();
         for _ in 0..SESSIONS {
-            hands.push(Hand::open(&store).await);
+            raw_sessions.push(RawSession::open(&store).await);
         }
         let (tickets, fences) = Default::default();
         let (open, highest) = ([true; SESSIONS], [0; NAMES]);
-        Self { _site: site, store, hands, open, tickets, fences, highest }
+        Self { _site: dataset, store, raw_sessions, open, tickets, fences, highest }
     }
 
     /// Does what the step says, and compares the answer with the reference's.
@@ -65,13 +65,13 @@ impl Machine {
             Step::Open(session) => self.open(session).await,
             Step::Close(session) => {
                 self.open[session] = false;
-                self.hands[session].close().await;
+                self.raw_sessions[session].close().await;
                 Reply::Done
             }
-            Step::Renew(session) => Reply::Told(self.hands[session].lives().await),
+            Step::Renew(session) => Reply::Told(self.raw_sessions[session].lives().await),
             Step::Enter { session, name, shape, queue } => {
-                let hand = self.hands[session].clone();
-                self.tickets.push(Known { hand, name, shape, id: TicketId::random() });
+                let raw = self.raw_sessions[session].clone();
+                self.tickets.push(Known { raw, name, shape, id: TicketId::random() });
                 self.enter(self.tickets.len() - 1, queue).await
             }
             Step::EnterAgain { ticket, queue } => self.enter(ticket, queue).await,
@@ -96,20 +96,20 @@ impl Machine {
     async fn open(&mut self, session: usize) -> Reply {
         if self.open[session] {
             // A copy of the open that has been answered already.
-            let Hand { session, terms, .. } = self.hands[session];
-            let ask = Hand::ask(session, terms.ttl, terms.lock_delay);
+            let RawSession { session, terms, .. } = self.raw_sessions[session];
+            let ask = RawSession::ask(session, terms.ttl, terms.lock_delay);
             assert_eq!(self.store.open(ask).await.expect("an answer"), terms);
         } else {
-            self.hands[session] = Hand::open(&self.store).await;
+            self.raw_sessions[session] = RawSession::open(&self.store).await;
             self.open[session] = true;
         }
         Reply::Done
     }
 
     async fn enter(&self, ticket: usize, queue: bool) -> Reply {
-        let Known { hand, name, shape, id } = &self.tickets[ticket];
+        let Known { raw, name, shape, id } = &self.tickets[ticket];
         let manner = if queue { Manner::Queue } else { Manner::Contend };
-        match hand.enter(&word(*name), *id, mode(*shape), manner).await {
+        match raw.enter(&word(*name), *id, mode(*shape), manner).await {
             Ok(Entered::Granted { .. }) => Reply::Granted,
             Ok(Entered::Queued(wait)) => Reply::Queued(wait.ahead),
             Ok(Entered::Busy(wait)) => Reply::Busy(wait.ahead),
@@ -123,13 +123,13 @@ impl Machine {
     }
 
     async fn leave(&self, ticket: usize, own: bool, stray: bool) -> Reply {
-        let Known { hand, name, id, .. } = &self.tickets[ticket];
+        let Known { raw, name, id, .. } = &self.tickets[ticket];
         let stranger = || {
-            let other = |h: &&Hand| h.session != hand.session;
-            self.hands.iter().find(other).expect("there are several sessions")
+            let other = |h: &&RawSession| h.session != raw.session;
+            self.raw_sessions.iter().find(other).expect("there are several sessions")
         };
-        let hand = if own { hand } else { stranger() };
-        match hand.leave_as(&word(*name), *id, None, stray).await {
+        let raw = if own { raw } else { stranger() };
+        match raw.leave_as(&word(*name), *id, None, stray).await {
             Left::Released => Reply::Released,
             Left::Withdrawn => Reply::Withdrawn,
             Left::Gone => Reply::Gone,
@@ -137,9 +137,9 @@ impl Machine {
     }
 
     fn edit(&self, ticket: usize, edit: u64, byte: Option<u8>) -> Edit {
-        let Known { hand, name, id, .. } = &self.tickets[ticket];
+        let Known { raw, name, id, .. } = &self.tickets[ticket];
         let bytes = byte.map(|byte| vec![byte]);
-        Edit { place: hand.place(&word(*name), *id), edit, bytes }
+        Edit { place: raw.place(&word(*name), *id), edit, bytes }
     }
 
     /// Everything that can be seen must be as the reference has it.
@@ -150,8 +150,8 @@ impl Machine {
             let value = cell.expect("an answer").map(|cell| cell.bytes);
             assert_eq!(value, model.cells[name].map(|byte| vec![byte]), "the value of a name");
         }
-        for (session, hand) in self.hands.iter().enumerate() {
-            let all = hand.all().await;
+        for (session, raw) in self.raw_sessions.iter().enumerate() {
+            let all = raw.all().await;
             let life = (session, model.sessions[session].0);
             let places = model.lines.iter().flatten();
             let own = places.filter(|place| model.tickets[place.ticket].session == life);
@@ -192,11 +192,11 @@ impl Machine {
 
     /// Poll and check must say what the line shows.
     async fn confirm(&self, ticket: usize, fence: u64) {
-        let Known { hand, name, shape, id } = &self.tickets[ticket];
+        let Known { raw, name, shape, id } = &self.tickets[ticket];
         let name = word(*name);
-        assert_eq!(hand.stand(&name, *id).await, TicketStatus::Granted { fence });
+        assert_eq!(raw.stand(&name, *id).await, TicketStatus::Granted { fence });
         let name = Name::new(&name).expect("a good name");
-        assert!(hand.check(&Claim { name, ticket: *id, mode: mode(*shape), fence }).await);
+        assert!(raw.check(&Claim { name, ticket: *id, mode: mode(*shape), fence }).await);
     }
 }
 

@@ -3,10 +3,10 @@
 use crate::{ask, clients::etcdctl, cost::counted, revision};
 use lockkeeper::{Keeper, Loss, Store as _};
 use serde_json::json;
-use servers::{Running, Way};
+use servers::{FaultProxy, Running};
 use std::time::Duration;
 use testkit::{
-    Hand,
+    RawSession,
     live::start,
     world::{eventually, soon},
 };
@@ -41,8 +41,8 @@ async fn twin(server: &Running, snapshot: &str) -> Option<Running> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_history_behind_the_same_address_is_noticed_within_two_renewals() {
     let Some(server) = start(servers::ETCD) else { return };
-    let way = Way::to(server.ports()[0]).expect("a way");
-    let url = format!("etcd://127.0.0.1:{}", way.port());
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
+    let url = format!("etcd://127.0.0.1:{}", proxy.port());
     let keeper = Keeper::builder().ttl(Duration::from_secs(12)).connect(&url).await;
     let keeper = keeper.expect("it answers");
     let early = keeper.lock("early").await.expect("free");
@@ -66,8 +66,8 @@ async fn another_history_behind_the_same_address_is_noticed_within_two_renewals(
         revision(&twin) > passed
     })
     .await;
-    way.lead_to(twin.ports()[0]);
-    way.sever();
+    proxy.lead_to(twin.ports()[0]);
+    proxy.sever();
     assert_eq!(soon("the loss", late.lost()).await, Loss::Evicted);
     assert_eq!(soon("the loss", again.lost()).await, Loss::Evicted);
     eventually("the ghost is left", async || keeper.get("ghost").await.expect("a look").is_none())
@@ -114,13 +114,13 @@ async fn pairs(keeper: &Keeper, times: usize) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_compact_the_history_stops_growing_and_waiters_are_woken() {
     let Some(server) = start(servers::ETCD) else { return };
-    let way = Way::to(server.ports()[0]).expect("a way");
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let ttl = Duration::from_secs(6);
     let connect = async |port: u16| {
         let url = format!("etcd://127.0.0.1:{port}?compact=2s");
         Keeper::builder().ttl(ttl).connect(&url).await.expect("it answers")
     };
-    let (one, two) = (connect(server.ports()[0]).await, connect(way.port()).await);
+    let (one, two) = (connect(server.ports()[0]).await, connect(proxy.port()).await);
     let held = one.lock("a").await.expect("free");
     let waiter = tokio::spawn(two.lock("a").into_future());
     crate::until_length(&one, "a", 2).await;
@@ -138,7 +138,7 @@ async fn with_compact_the_history_stops_growing_and_waiters_are_woken() {
     eventually("a few intervals", async || began.elapsed() > Duration::from_secs(10)).await;
     let times = counted(&server).get("Compact").copied().unwrap_or(0) - times;
     assert!(times <= began.elapsed().as_secs() / 2 + 1, "{times} in {:?}", began.elapsed());
-    way.sever();
+    proxy.sever();
     pairs(&one, 5).await;
     held.release().await.expect("released");
     let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
@@ -164,26 +164,26 @@ fn has_compacted(server: &Running) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compacting_on_a_slow_server_leaves_one_lease_for_the_interval() {
     let Some(server) = start(servers::ETCD) else { return };
-    let way = Way::to(server.ports()[0]).expect("a way");
-    let url = format!("etcd://127.0.0.1:{}?compact=1h", way.port());
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
+    let url = format!("etcd://127.0.0.1:{}?compact=1h", proxy.port());
     let stores = [store(&url).await, store(&url).await];
-    let hands = [Hand::open(&stores[0]).await, Hand::open(&stores[1]).await];
+    let raw_sessions = [RawSession::open(&stores[0]).await, RawSession::open(&stores[1]).await];
     assert_eq!(leases(&server), 2);
-    way.delay(Duration::from_millis(300));
+    proxy.delay(Duration::from_millis(300));
     let granted = || counted(&server).get("LeaseGrant").copied().unwrap_or(0);
     let before = granted();
-    let lives = tokio::join!(hands[0].lives(), hands[1].lives());
+    let lives = tokio::join!(raw_sessions[0].lives(), raw_sessions[1].lives());
     assert_eq!(lives, (true, true));
     eventually("an attempt to compact", async || granted() > before).await;
-    for hand in &hands {
-        assert!(hand.lives().await);
+    for raw in &raw_sessions {
+        assert!(raw.lives().await);
     }
     eventually("one client has compacted", async || has_compacted(&server)).await;
     eventually("the other one's lease is revoked", async || leases(&server) == 3).await;
     // Those that look once more find that it is not due.
     let before = granted();
-    for hand in &hands {
-        assert!(hand.lives().await);
+    for raw in &raw_sessions {
+        assert!(raw.lives().await);
     }
     assert_eq!((granted(), leases(&server)), (before, 3));
 }
@@ -192,16 +192,16 @@ async fn compacting_on_a_slow_server_leaves_one_lease_for_the_interval() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handle_that_is_dropped_while_it_compacts_leaves_no_lease() {
     let Some(server) = start(servers::ETCD) else { return };
-    let way = Way::to(server.ports()[0]).expect("a way");
-    let store = store(&format!("etcd://127.0.0.1:{}?compact=1h", way.port())).await;
-    let hand = Hand::open(&store).await;
-    way.delay(Duration::from_secs(1));
-    assert!(hand.lives().await);
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
+    let store = store(&format!("etcd://127.0.0.1:{}?compact=1h", proxy.port())).await;
+    let raw = RawSession::open(&store).await;
+    proxy.delay(Duration::from_secs(1));
+    assert!(raw.lives().await);
     eventually("the grant of a lease", async || leases(&server) == 2).await;
-    way.hold_answers();
-    drop((hand, store));
-    way.delay(Duration::ZERO);
-    way.open();
+    proxy.hold_answers();
+    drop((raw, store));
+    proxy.delay(Duration::ZERO);
+    proxy.open();
     eventually("the session's lease alone is left", async || leases(&server) == 1).await;
     assert!(!has_compacted(&server));
 }

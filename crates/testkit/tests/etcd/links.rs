@@ -2,7 +2,7 @@
 
 use crate::clients::refusal;
 use lockkeeper::{Error, ErrorKind, Keeper};
-use servers::Way;
+use servers::FaultProxy;
 use std::{net::TcpListener, time::Duration};
 use testkit::{live::start, world::soon};
 
@@ -10,9 +10,9 @@ use testkit::{live::start, world::soon};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_far_server_is_connected_to_with_tls() {
     let Some(server) = start(servers::ETCD_TLS) else { return };
-    let way = Way::to(server.ports()[0]).expect("a way");
-    way.delay(Duration::from_millis(700));
-    let far = format!("127.0.0.1:{}", way.port());
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
+    proxy.delay(Duration::from_millis(700));
+    let far = format!("127.0.0.1:{}", proxy.port());
     let url = server.url().replace(&format!("127.0.0.1:{}", server.ports()[0]), &far);
     let keeper = Keeper::builder().ttl(Duration::from_secs(60));
     let keeper = soon("a connection", keeper.connect(&url)).await.expect("it connects");

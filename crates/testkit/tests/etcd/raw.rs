@@ -145,8 +145,8 @@ fn put(server: &Running, keys: std::ops::Range<usize>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listing_reads_no_more_of_a_cluster_than_it_says() {
     const ROOMY: Recipe = Recipe {
-        processes: |site| {
-            let mut processes = (servers::ETCD.processes)(site)?;
+        processes: |sandbox| {
+            let mut processes = (servers::ETCD.processes)(sandbox)?;
             processes[0].args.push("--max-txn-ops=10000".into());
             Ok(processes)
         },

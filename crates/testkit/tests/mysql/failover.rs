@@ -6,7 +6,7 @@ use crate::{
 };
 use lockkeeper::{Keeper, Loss};
 use mysql_async::prelude::Queryable;
-use servers::{Recipe, Running, Way};
+use servers::{FaultProxy, Recipe, Running};
 use std::time::{Duration, Instant};
 use testkit::world::{eventually, soon};
 
@@ -14,8 +14,8 @@ use testkit::world::{eventually, soon};
 macro_rules! replicated {
     ($id:literal) => {
         Recipe {
-            processes: |site| {
-                let mut processes = (SERVER.processes)(site)?;
+            processes: |sandbox| {
+                let mut processes = (SERVER.processes)(sandbox)?;
                 for process in &mut processes {
                     let id = concat!("--server-id=", $id);
                     process.args.extend([id.into(), "--log-bin=log".into()]);
@@ -62,8 +62,8 @@ async fn a_lock_that_the_promoted_replica_never_had_is_lost_within_two_renewals(
         return;
     };
     follow(&primary, &replica).await;
-    let way = Way::to(primary.ports()[0]).expect("a way");
-    let url = format!("mysql://root@127.0.0.1:{}/lockkeeper", way.port());
+    let proxy = FaultProxy::to(primary.ports()[0]).expect("a proxy");
+    let url = format!("mysql://root@127.0.0.1:{}/lockkeeper", proxy.port());
     // A renewal comes after a third of it, and after two thirds.
     let ttl = Duration::from_secs(30);
     let keeper = Keeper::builder().ttl(ttl).connect(&url).await.expect("connected");
@@ -72,7 +72,7 @@ async fn a_lock_that_the_promoted_replica_never_had_is_lost_within_two_renewals(
     client(&replica).await.query_drop("STOP REPLICA").await.expect("stopped");
     let missed = keeper.lock("missed").await.expect("free");
 
-    way.lead_to(replica.ports()[0]);
+    proxy.lead_to(replica.ports()[0]);
     primary.kill().expect("killed");
     let promoted = Instant::now();
     assert_eq!(soon("the loss", missed.lost()).await, Loss::Evicted);

@@ -4,7 +4,7 @@
 use crate::support::{TTL, client, cut_all, keeper, number, standing, start, status};
 use lockkeeper::{Keeper, Loss, TicketId};
 use mysql_async::prelude::Queryable;
-use servers::{Running, Way};
+use servers::{FaultProxy, Running};
 use std::{
     sync::{
         Arc,
@@ -13,20 +13,20 @@ use std::{
     time::{Duration, Instant},
 };
 use testkit::{
-    hand::Hand,
     live::until_length,
+    raw_session::RawSession,
     world::{eventually, soon},
 };
 
-/// The server's URL by this way, for this user.
-fn url_by(way: &Way, user: &str) -> String {
-    format!("mysql://{user}@127.0.0.1:{}/lockkeeper", way.port())
+/// The server's URL through this proxy, for this user.
+fn url_by(proxy: &FaultProxy, user: &str) -> String {
+    format!("mysql://{user}@127.0.0.1:{}/lockkeeper", proxy.port())
 }
 
-async fn by_a_way(server: &Running, ttl: Duration) -> (Way, Keeper) {
-    let way = Way::to(server.ports()[0]).expect("a way");
-    let url = url_by(&way, "root");
-    (way, Keeper::builder().ttl(ttl).connect(&url).await.expect("the server answers"))
+async fn through_a_proxy(server: &Running, ttl: Duration) -> (FaultProxy, Keeper) {
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
+    let url = url_by(&proxy, "root");
+    (proxy, Keeper::builder().ttl(ttl).connect(&url).await.expect("the server answers"))
 }
 
 /// A user who may not write to a server that is read-only.
@@ -47,12 +47,12 @@ async fn a_server_that_takes_no_more_writes_is_left_for_the_one_behind_its_name(
     for server in [&old, &new] {
         plain_user(server).await;
     }
-    let way = Way::to(old.ports()[0]).expect("a way");
-    let keeper = Keeper::builder().ttl(TTL).connect(&url_by(&way, "plain:secret")).await;
+    let proxy = FaultProxy::to(old.ports()[0]).expect("a proxy");
+    let keeper = Keeper::builder().ttl(TTL).connect(&url_by(&proxy, "plain:secret")).await;
     let keeper = keeper.expect("connected");
     let held = keeper.lock("a").await.expect("free");
     client(&old).await.query_drop("SET GLOBAL read_only = 1").await.expect("done");
-    way.lead_to(new.ports()[0]);
+    proxy.lead_to(new.ports()[0]);
     // The new server has never heard of the session.
     assert!(matches!(soon("the loss", held.lost()).await, Loss::SessionGone | Loss::Expired));
     let again = soon("a lock of the new server", keeper.lock("a").into_future()).await;
@@ -66,12 +66,12 @@ async fn a_server_that_takes_no_more_writes_is_left_for_the_one_behind_its_name(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ticket_that_was_lost_behind_a_silent_connection_is_missed() {
     let Some(server) = start() else { return };
-    let (way, keeper) = by_a_way(&server, TTL).await;
+    let (proxy, keeper) = through_a_proxy(&server, TTL).await;
     let (gone, kept) = (keeper.lock("a").await.expect("free"), keeper.lock("b").await.expect("b"));
     // The connections are checked once, so that only the silence can make them be checked again.
     let renewed = gone.remaining();
     eventually("a renewal", async || gone.remaining() > renewed).await;
-    way.silence();
+    proxy.silence();
     let mut other = client(&server).await;
     other.query_drop("UPDATE lk_gate SET fence = 0 WHERE name = 'a'").await.expect("lost");
     assert_eq!(soon("the loss", gone.lost()).await, Loss::Evicted);
@@ -83,7 +83,7 @@ async fn a_ticket_that_was_lost_behind_a_silent_connection_is_missed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_connection_costs_no_short_session_its_life() {
     let Some(server) = start() else { return };
-    let (way, keeper) = by_a_way(&server, Duration::from_secs(3)).await;
+    let (proxy, keeper) = through_a_proxy(&server, Duration::from_secs(3)).await;
     let held = keeper.lock("a").await.expect("free");
     let slow = keeper.lock("b").lease(Duration::from_secs(40)).await.expect("free");
     let (stop, opened) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -101,7 +101,7 @@ async fn a_silent_connection_costs_no_short_session_its_life() {
     for _ in 0..3 {
         let before = opened.load(Ordering::Relaxed);
         eventually("locks", async || opened.load(Ordering::Relaxed) > before + 4).await;
-        way.silence();
+        proxy.silence();
         eventually("renewals", async || held.extend(TTL / 2).await.is_ok()).await;
         assert!(held.is_held() && slow.is_held());
     }
@@ -255,9 +255,9 @@ async fn an_enter_whose_answer_fails_leaves_no_orphan() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_while_a_poll_is_under_way_is_not_looked_for() {
     let Some(server) = start() else { return };
-    let (way, keeper) = by_a_way(&server, Duration::from_secs(600)).await;
+    let (proxy, keeper) = through_a_proxy(&server, Duration::from_secs(600)).await;
     let store = keeper.store().clone();
-    let (one, two) = (Hand::open(&store).await, Hand::open(&store).await);
+    let (one, two) = (RawSession::open(&store).await, RawSession::open(&store).await);
     let _held = one.queue("a").await;
     let (ticket, _) = two.queue("a").await;
     // Two connections that know both statements: neither needs an answer before it can ask.
@@ -271,7 +271,7 @@ async fn who_leaves_while_a_poll_is_under_way_is_not_looked_for() {
     let mut witness = client(&server).await;
     let looks = status(&mut witness, "Com_stmt_execute").await + 3;
     eventually("looks", async || status(&mut witness, "Com_stmt_execute").await > looks).await;
-    way.hold_answers();
+    proxy.hold_answers();
     let before = status(&mut witness, "Com_call_procedure").await;
     let poll = tokio::spawn({
         let two = two.clone();
@@ -286,7 +286,7 @@ async fn who_leaves_while_a_poll_is_under_way_is_not_looked_for() {
         async move { two.leave("a", ticket).await }
     });
     until_length(&crate::support::keeper(&server).await, "a", 1).await;
-    way.open();
+    proxy.open();
     soon("the poll's answer", poll).await.expect("no panic");
     soon("the leave's answer", leave).await.expect("no panic");
     eventually("nobody asks", async || {

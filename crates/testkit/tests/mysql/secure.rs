@@ -68,7 +68,7 @@ async fn with_tls_the_address_must_be_that_of_the_certificate() {
     let port = server.ports()[0];
     let other = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), 0)).await.expect("a port");
     let address = other.local_addr().expect("an address");
-    let way = tokio::spawn(async move {
+    let proxy = tokio::spawn(async move {
         while let Ok((mut client, _)) = other.accept().await {
             let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.expect("there");
             tokio::spawn(async move {
@@ -79,13 +79,13 @@ async fn with_tls_the_address_must_be_that_of_the_certificate() {
     let url = server.url().replace(&format!("127.0.0.1:{port}"), &address.to_string());
     let e = refusal(&url).await;
     assert!(e.kind == ErrorKind::Misconfigured && e.what.contains("not trusted"), "{e:?}");
-    way.abort();
+    proxy.abort();
 }
 
 /// A server without TLS. MySQL, and MariaDB since 11.4, make certificates of their own otherwise.
 const BARE: Recipe = Recipe {
-    processes: |site| {
-        let mut processes = (SERVER.processes)(site)?;
+    processes: |sandbox| {
+        let mut processes = (SERVER.processes)(sandbox)?;
         for process in &mut processes {
             // One of them for each kind of server; the other kind passes over it.
             process.args.extend(["--loose-skip-ssl".into(), "--loose-tls-version=".into()]);

@@ -149,8 +149,8 @@ async fn a_keeper_connects_while_others_send_bytes_that_are_no_text() {
 
 /// A server that does not write every commit to its disk.
 const LAX: Recipe = Recipe {
-    processes: |site| {
-        let mut processes = (SERVER.processes)(site)?;
+    processes: |sandbox| {
+        let mut processes = (SERVER.processes)(sandbox)?;
         for process in &mut processes {
             process.args.push("--innodb-flush-log-at-trx-commit=2".into());
         }

@@ -7,8 +7,8 @@ use testkit::world::eventually;
 
 /// A server with room for few locks: 10 for each of 20 connections.
 const SMALL: Recipe = Recipe {
-    processes: |site| {
-        let mut processes = (HASTY.processes)(site)?;
+    processes: |sandbox| {
+        let mut processes = (HASTY.processes)(sandbox)?;
         for setting in ["max_connections=20", "max_locks_per_transaction=10"] {
             processes[0].args.extend(["-c".into(), setting.into()]);
         }

@@ -8,7 +8,7 @@ use lockkeeper::{
 use servers::{POSTGRES, Running};
 use std::{fs, path::PathBuf, time::Duration};
 use testkit::{
-    hand::Hand,
+    raw_session::RawSession,
     world::{eventually, soon},
 };
 
@@ -220,16 +220,16 @@ async fn transactions_that_sit_on_rows_cost_nobody_else_its_life() {
 async fn a_blocked_line_holds_up_no_other_line() {
     let Some(server) = start(POSTGRES) else { return };
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
-    let dying = Hand::open_for(keeper.store(), TTL * 2, Duration::ZERO).await;
-    let hand = Hand::open(keeper.store()).await;
+    let dying = RawSession::open_for(keeper.store(), TTL * 2, Duration::ZERO).await;
+    let raw = RawSession::open(keeper.store()).await;
     let mut waiting = Vec::new();
     for name in ["a", "b"] {
         let held = dying.take(name).await;
-        waiting.push((held.name, hand.queue(name).await.0));
+        waiting.push((held.name, raw.queue(name).await.0));
     }
     user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
     let stands = async || {
-        let stands = keeper.store().poll(hand.session, PollScope::These(waiting.clone())).await;
+        let stands = keeper.store().poll(raw.session, PollScope::These(waiting.clone())).await;
         let stands = stands.expect("an answer").into_iter().map(|(_, _, stand)| stand);
         stands.map(|stand| matches!(stand, TicketStatus::Granted { .. })).collect::<Vec<_>>()
     };
@@ -249,10 +249,10 @@ async fn who_would_stand_in_a_blocked_line_is_told_to_come_again() {
         let url = format!("{}?pooler={pooler}", server.url());
         let keeper = Keeper::builder().ttl(TTL * 30).connect(&url).await.expect("an answer");
         let user = User::of(&server).await;
-        let hand = Hand::open(keeper.store()).await;
-        let held = hand.take("a").await;
+        let raw = RawSession::open(keeper.store()).await;
+        let held = raw.take("a").await;
         user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
-        let come = async || match hand.queue("a").await.1 {
+        let come = async || match raw.queue("a").await.1 {
             Entered::Busy(wait) => wait.recheck,
             other => panic!("{other:?}"),
         };
@@ -262,10 +262,10 @@ async fn who_would_stand_in_a_blocked_line_is_told_to_come_again() {
         eventually("longer pauses", async || come().await > first).await;
         assert!(!log.news(HURRY).is_empty(), "the others do not");
         user.run("COMMIT").await;
-        let (ticket, queued) = hand.queue("a").await;
+        let (ticket, queued) = raw.queue("a").await;
         assert!(matches!(queued, Entered::Queued(_)), "{queued:?}");
-        assert_eq!(hand.leave("a", held.ticket).await, Left::Released);
-        assert_eq!(hand.leave("a", ticket).await, Left::Released);
+        assert_eq!(raw.leave("a", held.ticket).await, Left::Released);
+        assert_eq!(raw.leave("a", ticket).await, Left::Released);
         keeper.close().await;
     }
 }
@@ -275,14 +275,14 @@ async fn who_would_stand_in_a_blocked_line_is_told_to_come_again() {
 async fn what_was_released_is_free_though_its_line_was_blocked_just_now() {
     let Some(server) = start(POSTGRES) else { return };
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
-    let hand = Hand::open(keeper.store()).await;
+    let raw = RawSession::open(keeper.store()).await;
     for _ in 0..10 {
-        let held = hand.take("a").await;
+        let held = raw.take("a").await;
         user.run("BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = 'a' FOR UPDATE").await;
-        let (_, busy) = hand.contend("a").await;
+        let (_, busy) = raw.contend("a").await;
         assert!(matches!(busy, Entered::Busy(_)), "{busy:?}");
         user.run("COMMIT").await;
-        assert_eq!(hand.leave("a", held.ticket).await, Left::Released);
+        assert_eq!(raw.leave("a", held.ticket).await, Left::Released);
     }
 }
 

@@ -2,23 +2,23 @@
 
 use crate::support::{User, start};
 use lockkeeper::{Guard, Keeper, Loss, Renew};
-use servers::{PGBOUNCER, POSTGRES, Recipe, Running, Site};
+use servers::{PGBOUNCER, POSTGRES, Recipe, Running, Sandbox};
 use std::{fs, process::Command, time::Duration};
 use testkit::world::{eventually, soon};
 
 /// pgbouncer before a primary that a replica follows asynchronously.
 const FOLLOWED: Recipe = Recipe {
     ports: 3,
-    processes: |site| {
-        let ports = site.ports[..2].to_vec();
-        let mut processes = (PGBOUNCER.processes)(&Site { ports, ..site.clone() })?;
-        let folder = site.folder.join("replica");
+    processes: |sandbox| {
+        let ports = sandbox.ports[..2].to_vec();
+        let mut processes = (PGBOUNCER.processes)(&Sandbox { ports, ..sandbox.clone() })?;
+        let folder = sandbox.folder.join("replica");
         fs::create_dir(&folder)?;
-        let own = Site { folder, ports: vec![site.ports[2]], ..site.clone() };
+        let own = Sandbox { folder, ports: vec![sandbox.ports[2]], ..sandbox.clone() };
         let mut replica = (POSTGRES.processes)(&own)?.remove(0);
         replica.name = "replica".into();
         replica.program = "sh";
-        let [primary, port] = [site.ports[1], site.ports[2]];
+        let [primary, port] = [sandbox.ports[1], sandbox.ports[2]];
         let script = format!(
             "cd replica; PATH=$PATH:$(ls -d /usr/lib/postgresql/*/bin | sort -V | tail -n 1); \
              until rm -rf data; pg_basebackup -h 127.0.0.1 -p {primary} -U postgres -D data -R \

@@ -4,7 +4,7 @@
 
 use crate::support::{GERMAN, STANDBY, TTL, User, keeper, start};
 use lockkeeper::{Error, Keeper, Outcome, Renew};
-use servers::{POSTGRES, Running, Way};
+use servers::{FaultProxy, POSTGRES, Running};
 use std::{
     io::{Read as _, Write as _},
     net::TcpListener,
@@ -24,15 +24,15 @@ fn url(server: &Running, port: u16) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_hang_are_left() {
     let Some(server) = start(POSTGRES) else { return };
-    let way = Way::to(server.ports()[0]).expect("a way");
-    let keeper = Keeper::builder().ttl(SHORT).connect(&url(&server, way.port())).await;
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
+    let keeper = Keeper::builder().ttl(SHORT).connect(&url(&server, proxy.port())).await;
     let keeper = keeper.expect("the server answers");
     let _before = keeper.lock("a").await.expect("free");
     let user = User::of(&server).await;
     let renewed = "SELECT count(*) FROM pg_stat_activity \
                    WHERE query LIKE '%lk_renew($1%' AND pid <> pg_backend_pid()";
     eventually("a renewal", async || user.number(renewed).await == 1).await;
-    way.silence();
+    proxy.silence();
     eventually("a lock that lasts", async || {
         let Ok(guard) = keeper.lock("b").wait(TTL * 5).await else { return false };
         tokio::time::timeout(SHORT * 3, guard.lost()).await.is_err()
@@ -45,14 +45,15 @@ async fn connections_that_hang_are_left() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_hangs_under_a_renewal_costs_no_session() {
     let Some(server) = start(POSTGRES) else { return };
-    let (way, user) = (Way::to(server.ports()[0]).expect("a way"), User::of(&server).await);
+    let (proxy, user) =
+        (FaultProxy::to(server.ports()[0]).expect("a proxy"), User::of(&server).await);
     let renew = Renew {
         interval: Some(SHORT),
         attempt_timeout: Some(SHORT * 3 / 10),
         retry_pause: Some(SHORT * 6 / 10),
     };
     let keeper = Keeper::builder().ttl(SHORT * 3).renew(renew);
-    let keeper = keeper.connect(&url(&server, way.port())).await.expect("the server answers");
+    let keeper = keeper.connect(&url(&server, proxy.port())).await.expect("the server answers");
     let held = keeper.lock("a").await.expect("free");
     let ends = "SELECT lockkeeper.lk_micros(expires) FROM lockkeeper.lk_session";
     let renewed = async |before| {
@@ -60,7 +61,7 @@ async fn a_connection_that_hangs_under_a_renewal_costs_no_session() {
         eventually(what, async || !held.is_held() || user.number(ends).await > before).await;
     };
     renewed(user.number(ends).await).await;
-    way.silence();
+    proxy.silence();
     renewed(user.number(ends).await).await;
     assert!(held.is_held(), "{:?}", held.health());
 }
@@ -70,15 +71,15 @@ async fn a_connection_that_hangs_under_a_renewal_costs_no_session() {
 async fn what_may_have_been_done_is_never_called_undone() {
     let Some(server) = start(POSTGRES) else { return };
     let user = User::of(&server).await;
-    let way = Way::to(server.ports()[0]).expect("a port");
-    let url = url(&server, way.port());
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a port");
+    let url = url(&server, proxy.port());
     let keeper = Keeper::builder().ttl(Duration::from_secs(60)).connect(&url).await;
     let keeper = keeper.expect("the server answers");
     keeper.lock("a").await.expect("free").release().await.expect("released");
-    way.hold_answers();
+    proxy.hold_answers();
     let enter = tokio::spawn(async move { (keeper.lock("a").try_now().await, keeper) });
     eventually("the ticket", async || user.tickets().await == 1).await;
-    drop(way);
+    drop(proxy);
     let (refused, _keeper) = soon("an error", enter).await.expect("no panic");
     match refused {
         Err(Error::Store(e)) => assert_eq!(e.outcome, Outcome::Unknown, "{e}"),
@@ -115,13 +116,13 @@ async fn the_host_that_can_write_is_found() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_do_not_queue_for_a_server_that_is_silent() {
     let Some(server) = start(POSTGRES) else { return };
-    let way = Way::to(server.ports()[0]).expect("a port");
-    let url = url(&server, way.port());
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a port");
+    let url = url(&server, proxy.port());
     let keeper = Keeper::builder().ttl(Duration::from_secs(600)).connect(&url).await;
     let keeper = keeper.expect("the server answers");
     keeper.lock("a").await.expect("free").release().await.expect("released");
-    way.close();
-    way.sever();
+    proxy.close();
+    proxy.sever();
     let asking: Vec<_> = (0..40)
         .map(|at| {
             let keeper = keeper.clone();
@@ -176,15 +177,15 @@ async fn blocked_lines_behind_a_pooler_cost_nobody_its_life() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_came_to_a_replica_is_served_again_by_the_primary() {
     let (Some(server), Some(standby)) = (start(POSTGRES), start(STANDBY)) else { return };
-    let way = Way::to(server.ports()[0]).expect("a way");
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let keeper = Keeper::builder().ttl(Duration::from_secs(60));
-    let keeper = keeper.connect(&url(&server, way.port())).await.expect("the server answers");
+    let keeper = keeper.connect(&url(&server, proxy.port())).await.expect("the server answers");
     let held = keeper.lock("held").await.expect("free");
-    way.lead_to(standby.ports()[0]);
-    way.sever();
+    proxy.lead_to(standby.ports()[0]);
+    proxy.sever();
     let e = keeper.lock("a").try_now().await.expect_err("it only reads").to_string();
     assert!(e.contains("replica"), "{e}");
-    way.lead_to(server.ports()[0]);
+    proxy.lead_to(server.ports()[0]);
     let next = soon("a lock", keeper.lock("a").into_future()).await.expect("granted");
     next.release().await.expect("released");
     held.extend(TTL).await.expect("renewals have found back, too");

@@ -12,8 +12,8 @@ pub(crate) const TTL: Duration = Duration::from_secs(2);
 
 /// A server that writes every statement to its log.
 pub(crate) const TALKATIVE: Recipe = Recipe {
-    processes: |site| {
-        let mut processes = (POSTGRES.processes)(site)?;
+    processes: |sandbox| {
+        let mut processes = (POSTGRES.processes)(sandbox)?;
         processes[0].args.extend(["-c".into(), "log_statement=all".into()]);
         Ok(processes)
     },
@@ -22,8 +22,8 @@ pub(crate) const TALKATIVE: Recipe = Recipe {
 
 /// A server that answers before a commit is on disk: for tests with very many of them.
 pub(crate) const HASTY: Recipe = Recipe {
-    processes: |site| {
-        let mut processes = (POSTGRES.processes)(site)?;
+    processes: |sandbox| {
+        let mut processes = (POSTGRES.processes)(sandbox)?;
         processes[0].args.extend(["-c".into(), "synchronous_commit=off".into()]);
         Ok(processes)
     },
@@ -32,9 +32,9 @@ pub(crate) const HASTY: Recipe = Recipe {
 
 /// A server that takes itself for the replica of one that it never hears of.
 pub(crate) const STANDBY: Recipe = Recipe {
-    processes: |site| {
-        let processes = (POSTGRES.processes)(site)?;
-        std::fs::write(site.folder.join("data/standby.signal"), "")?;
+    processes: |sandbox| {
+        let processes = (POSTGRES.processes)(sandbox)?;
+        std::fs::write(sandbox.folder.join("data/standby.signal"), "")?;
         Ok(processes)
     },
     ..POSTGRES
@@ -42,8 +42,8 @@ pub(crate) const STANDBY: Recipe = Recipe {
 
 /// A server that speaks German, if its translations are installed. The locale must not be plain `C`.
 pub(crate) const GERMAN: Recipe = Recipe {
-    processes: |site| {
-        let mut processes = (POSTGRES.processes)(site)?;
+    processes: |sandbox| {
+        let mut processes = (POSTGRES.processes)(sandbox)?;
         processes[0].args.extend(["-c".into(), "lc_messages=C.UTF-8".into()]);
         processes[0].env.push(("LANGUAGE".into(), "de".into()));
         Ok(processes)
@@ -53,8 +53,8 @@ pub(crate) const GERMAN: Recipe = Recipe {
 
 /// A server whose log has the code of every error.
 pub(crate) const CODED: Recipe = Recipe {
-    processes: |site| {
-        let mut processes = (HASTY.processes)(site)?;
+    processes: |sandbox| {
+        let mut processes = (HASTY.processes)(sandbox)?;
         processes[0].args.extend(["-c".into(), "log_line_prefix=%e ".into()]);
         Ok(processes)
     },

@@ -166,7 +166,7 @@ async fn an_enter_that_was_given_up_while_it_waited_leaves_nothing() {
     let user = session(&server, 60_000).await;
     let other = Arc::new(User::of(&server).await);
     let whole = WHOLE.replace("{first}", FIRST).replace("{most}", "100");
-    for (name, way) in [("a", FIRST.to_owned()), ("b", whole)] {
+    for (name, proxy) in [("a", FIRST.to_owned()), ("b", whole)] {
         user.run(&format!(
             "INSERT INTO lockkeeper.lk_line(name, last, capacity, weight, note)
                VALUES ('{name}', 1, 1, 1, '')",
@@ -177,12 +177,12 @@ async fn an_enter_that_was_given_up_while_it_waited_leaves_nothing() {
                 "BEGIN; SELECT * FROM lockkeeper.lk_line WHERE name = '{name}' FOR UPDATE"
             ))
             .await;
-            let (asked, way) = (Arc::clone(&other), way.clone());
+            let (asked, proxy) = (Arc::clone(&other), proxy.clone());
             let enter = tokio::spawn(async move {
                 let (ticket, session, note) = (&b"\x02"[..], &b"\x01"[..], &b""[..]);
                 let values: [&(dyn ToSql + Sync); 8] =
                     [&name, &ticket, &session, &1, &1, &true, &note, &i64::MAX];
-                asked.query(&way, &values).await.map(|rows| rows.len())
+                asked.query(&proxy, &values).await.map(|rows| rows.len())
             });
             blocked(&user, 1).await;
             user.run(&format!(

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 use testkit::{
-    hand::Hand,
+    raw_session::RawSession,
     world::{eventually, soon},
 };
 
@@ -152,9 +152,10 @@ async fn who_stays_connected_during_an_upgrade_goes_on() {
     let Some(server) = start(POSTGRES) else { return };
     let keeper = Keeper::builder().ttl(Duration::from_secs(3)).connect(server.url()).await;
     let keeper = keeper.expect("the server answers");
-    let (held, hand) = (keeper.lock("held").await.expect("free"), Hand::open(keeper.store()).await);
+    let (held, raw) =
+        (keeper.lock("held").await.expect("free"), RawSession::open(keeper.store()).await);
     let evict = async || {
-        let taken = hand.take("a").await;
+        let taken = raw.take("a").await;
         keeper.store().evict(taken.name, taken.ticket).await.expect("an answer")
     };
     assert!(evict().await);

@@ -2,22 +2,22 @@
 
 use crate::{
     crowd::Crowd,
-    support::{Witness, compared, keeper, keeper_for, start, tapped, waiter},
+    support::{Witness, compared, keeper, keeper_for, start, waiter, with_fault_store},
 };
 use anyhow::ensure;
 use lockkeeper::{Guard, Keeper, Loss};
 use servers::{Process, Recipe, Running};
 use std::{net::TcpStream, time::Duration};
 use testkit::{
-    Hand,
+    RawSession,
     world::{eventually, soon},
 };
 
 /// One more node, which can follow another one.
 const FOLLOWER: Recipe = Recipe {
     ports: 2,
-    processes: |site| {
-        let (port, bus) = (site.ports[0], site.ports[1]);
+    processes: |sandbox| {
+        let (port, bus) = (sandbox.ports[0], sandbox.ports[1]);
         let settings = format!(
             "--port {port} --bind 127.0.0.1 --save  --cluster-enabled yes --cluster-port {bus} \
              --cluster-node-timeout 2000 --cluster-announce-ip 127.0.0.1 \
@@ -130,8 +130,8 @@ async fn a_crowd_is_served_on_when_each_node_has_been_killed_once() {
 async fn what_a_follower_missed_is_lost_though_no_connection_breaks() {
     let Some(server) = start(servers::REDIS_CLUSTER) else { return };
     let follower = follower_of(&server, 1).await;
-    let (keeper, tap) = tapped(server.url()).await;
-    let other = Hand::open(keeper_for(&server, Duration::from_secs(120)).await.store()).await;
+    let (keeper, faults) = with_fault_store(server.url()).await;
+    let other = RawSession::open(keeper_for(&server, Duration::from_secs(120)).await.store()).await;
     // All sessions are known wherever they will be needed, and to the follower too.
     for guard in take_many(&keeper).await {
         guard.release().await.expect("released");
@@ -142,7 +142,7 @@ async fn what_a_follower_missed_is_lost_though_no_connection_breaks() {
         held.push(other.take(&name).await);
         waiting.push(waiter(&keeper, &name, 1).await);
     }
-    compared(&tap).await;
+    compared(&faults).await;
     let mut primary = Witness::at(server.ports()[1]).await;
     eventually("the follower has all", async || primary.number(&["WAIT", "1", "1000"]).await == 1)
         .await;

@@ -3,15 +3,16 @@
 use crate::{
     crowd::Crowd,
     support::{
-        TTL, Witness, compared, held_and_awaited, keeper, keeper_for, start, tapped, waiter,
+        TTL, Witness, compared, held_and_awaited, keeper, keeper_for, start, waiter,
+        with_fault_store,
     },
 };
 use lockkeeper::{Health, Loss};
 use servers::Running;
 use std::time::Duration;
 use testkit::{
+    fault_store::Op,
     live::{crashes_and_remembers, stands_still},
-    tap::Op,
     world::{eventually, soon},
 };
 
@@ -75,22 +76,22 @@ async fn clients_from_before_and_after_a_flush_know_each_others_locks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_whose_key_was_evicted_is_compared_once_and_then_trusted() {
     let Some(server) = start(servers::REDIS) else { return };
-    let (keeper, tap) = tapped(server.url()).await;
+    let (keeper, faults) = with_fault_store(server.url()).await;
     let a = keeper.lock("a").await.expect("free");
-    compared(&tap).await;
+    compared(&faults).await;
     Witness::of(&server).await.command(&["DEL", "lk:{0}:s"]).await;
     let b = keeper.lock("b").await.expect("free");
     let line = keeper.get("a").await.expect("a look").expect("it is held");
     let holder = line.holders().next().expect("a holder").owner.clone();
     assert!(holder.is_some_and(|owner| owner.is_unknown()), "{line:?}");
     let renewals = async |n: usize| {
-        let before = tap.count(Op::Renew);
-        eventually("renewals", async || tap.count(Op::Renew) >= before + n).await;
+        let before = faults.count(Op::Renew);
+        eventually("renewals", async || faults.count(Op::Renew) >= before + n).await;
     };
     renewals(3).await;
-    let compared = tap.count(Op::PollAll);
+    let compared = faults.count(Op::PollAll);
     renewals(3).await;
-    assert_eq!(tap.count(Op::PollAll), compared, "the sum agrees again");
+    assert_eq!(faults.count(Op::PollAll), compared, "the sum agrees again");
     assert!(a.is_held() && b.is_held());
     keeper.close().await;
 }

@@ -4,8 +4,8 @@ use lockkeeper::{Guard, Keeper, Renew};
 use servers::Running;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use testkit::{
+    fault_store::{FaultStore, Op},
     live,
-    tap::{Op, Tapped},
     world::eventually,
 };
 
@@ -26,21 +26,21 @@ pub(crate) async fn held_and_awaited(server: &Running) -> (Guard, live::Waiter) 
     live::held_and_awaited(server, TTL).await
 }
 
-/// A keeper that renews every second, with sessions that outlive a test, and the tap that shows it.
-pub(crate) async fn tapped(url: &str) -> (Keeper, Arc<Tapped>) {
+/// A keeper that renews every second, with sessions that outlive a test, and the fault store that shows its requests.
+pub(crate) async fn with_fault_store(url: &str) -> (Keeper, Arc<FaultStore>) {
     let renew = Renew { interval: Some(Duration::from_secs(1)), ..Renew::DEFAULT };
     let direct = Keeper::connect(url).await.expect("the server answers");
-    let tap = Tapped::on(direct.store().clone());
+    let faults = FaultStore::over(direct.store().clone());
     let builder = Keeper::builder().ttl(Duration::from_secs(120)).renew(renew);
-    (builder.over(tap.store()).expect("the options make sense"), tap)
+    (builder.over(faults.store()).expect("the options make sense"), faults)
 }
 
 /// Waits until the tickets have been compared for the first time, as they always are after the first renewal,
 /// and renewed since: what is noticed later, the data has told.
-pub(crate) async fn compared(tap: &Tapped) {
-    eventually("all tickets are compared", async || tap.count(Op::PollAll) > 0).await;
-    let before = tap.count(Op::Renew);
-    eventually("two more renewals", async || tap.count(Op::Renew) >= before + 2).await;
+pub(crate) async fn compared(faults: &FaultStore) {
+    eventually("all tickets are compared", async || faults.count(Op::PollAll) > 0).await;
+    let before = faults.count(Op::Renew);
+    eventually("two more renewals", async || faults.count(Op::Renew) >= before + 2).await;
 }
 
 /// A client beside the library, to see what the library did.

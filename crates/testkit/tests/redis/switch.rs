@@ -3,19 +3,19 @@
 
 use crate::{
     splice::Splice,
-    support::{Witness, compared, start, tapped},
+    support::{Witness, compared, start, with_fault_store},
 };
 use lockkeeper::{Guard, Keeper, Loss};
 use servers::Running;
 use std::sync::Arc;
 use testkit::{
-    Hand,
+    RawSession,
+    fault_store::FaultStore,
     live::waiter,
-    tap::Tapped,
     world::{eventually, soon},
 };
 
-/// A primary, its replica, and the way to them.
+/// A primary, its replica, and the proxy before them.
 struct Pair {
     primary: Running,
     replica: Running,
@@ -46,8 +46,8 @@ impl Pair {
         Witness::of(&self.replica).await
     }
 
-    async fn keeper(&self) -> (Keeper, Arc<Tapped>) {
-        tapped(&self.proxy.url()).await
+    async fn keeper(&self) -> (Keeper, Arc<FaultStore>) {
+        with_fault_store(&self.proxy.url()).await
     }
 
     /// What is written from now on the replica will not hear of; all that was written before it has.
@@ -89,9 +89,9 @@ async fn is_lost(pair: &Pair, guard: &Guard) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_the_replica_missed_is_lost_though_no_connection_breaks() {
     let Some(pair) = Pair::start().await else { return };
-    let (keeper, tap) = pair.keeper().await;
+    let (keeper, faults) = pair.keeper().await;
     let known = take(&keeper, "known").await;
-    compared(&tap).await;
+    compared(&faults).await;
     pair.cut().await;
     let missed = take(&keeper, "missed").await;
     pair.switch().await;
@@ -104,9 +104,9 @@ async fn a_lock_that_the_replica_missed_is_lost_though_no_connection_breaks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_that_the_replica_missed_is_made_again_though_no_connection_breaks() {
     let Some(pair) = Pair::start().await else { return };
-    let (keeper, tap) = pair.keeper().await;
+    let (keeper, faults) = pair.keeper().await;
     let (known, released) = (take(&keeper, "known").await, take(&keeper, "a").await);
-    compared(&tap).await;
+    compared(&faults).await;
     pair.cut().await;
     released.release().await.expect("released");
     pair.switch().await;
@@ -119,12 +119,12 @@ async fn a_release_that_the_replica_missed_is_made_again_though_no_connection_br
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_over_that_the_replica_missed_is_lost_though_the_ticket_stayed() {
     let Some(pair) = Pair::start().await else { return };
-    let ((one, _), (two, tap)) = (pair.keeper().await, pair.keeper().await);
+    let ((one, _), (two, faults)) = (pair.keeper().await, pair.keeper().await);
     // Nothing of this session changes afterwards: nothing but the hand-over is missed.
-    let holder = Hand::open(one.store()).await;
+    let holder = RawSession::open(one.store()).await;
     let held = holder.take("a").await;
     let waiter = waiter(&two, "a", 1).await;
-    compared(&tap).await;
+    compared(&faults).await;
     pair.cut().await;
     holder.leave("a", held.ticket).await;
     let granted = soon("the hand-over", waiter).await.expect("no panic").expect("granted");

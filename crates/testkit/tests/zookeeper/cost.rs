@@ -1,6 +1,6 @@
 //! How many packets and wake-ups a lock costs.
 
-use crate::{LONG, TTL, begun, by_a_way, keeper, keeper_at, told};
+use crate::{LONG, TTL, begun, keeper, keeper_at, through_a_proxy, told};
 use lockkeeper::{Guard, Keeper};
 use servers::{Running, ZOOKEEPER};
 use std::{collections::VecDeque, path::Path, time::Duration};
@@ -23,16 +23,16 @@ async fn a_lock_is_two_packets_at_once_and_its_release_another() {
     alternating().await;
     assert_eq!(cost(&server, alternating).await, 9);
     // As long as nothing is answered, nothing comes that depends on an answer.
-    let (way, there, witness) = by_a_way(&server).await;
+    let (proxy, there, witness) = through_a_proxy(&server).await;
     let (over, before, mut looks) = (overhead(&server), packets(&server), 0);
-    way.hold_answers();
+    proxy.hold_answers();
     let lock = begun(&there, &witness).await;
     eventually("both are there", async || {
         looks += 1;
         packets(&server) >= before + looks * over + 2
     })
     .await;
-    way.open();
+    proxy.open();
     let guard = soon("the grant", lock).await.expect("no panic").expect("granted");
     guard.release().await.expect("released");
 }

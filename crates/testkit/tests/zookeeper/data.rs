@@ -2,7 +2,7 @@
 
 use crate::{LONG, TTL, keeper, keeper_at, says};
 use lockkeeper::Loss;
-use servers::{Running, Way, ZOOKEEPER};
+use servers::{FaultProxy, Running, ZOOKEEPER};
 use std::{
     path::{Path, PathBuf},
     time::Duration,
@@ -43,8 +43,8 @@ async fn a_server_that_has_lost_its_data_is_not_talked_to() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_shows_that_a_restored_server_does_not_have_a_lock() {
     let (Some(mut first), Some(mut second)) = (start(ZOOKEEPER), start(ZOOKEEPER)) else { return };
-    let way = Way::to(first.ports()[0]).expect("a way");
-    let keeper = keeper_at(&format!("zookeeper://127.0.0.1:{}", way.port()), LONG).await;
+    let proxy = FaultProxy::to(first.ports()[0]).expect("a proxy");
+    let keeper = keeper_at(&format!("zookeeper://127.0.0.1:{}", proxy.port()), LONG).await;
     let kept = keeper.lock("kept").await.expect("free");
     tokio::task::block_in_place(|| {
         first.kill().expect("killed");
@@ -57,8 +57,8 @@ async fn a_renewal_shows_that_a_restored_server_does_not_have_a_lock() {
     eventually("a renewal", renewed).await;
     let held = keeper.lock("a").await.expect("free");
     let seen = zxid(&first);
-    way.lead_to(second.ports()[0]);
-    way.sever();
+    proxy.lead_to(second.ports()[0]);
+    proxy.sever();
     let other = keeper_at(second.url(), TTL).await;
     while zxid(&second) <= seen {
         other.lock("b").await.expect("free").release().await.expect("released");

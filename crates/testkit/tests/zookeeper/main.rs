@@ -7,7 +7,7 @@ mod raw;
 mod session;
 
 use lockkeeper::{Guard, Keeper};
-use servers::{Running, Way};
+use servers::{FaultProxy, Running};
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
@@ -45,14 +45,14 @@ fn told(server: &Running, word: &str, field: &str) -> u64 {
     value.expect("a field").trim().parse().expect("a number")
 }
 
-/// A keeper that reaches the server by a way of its own, and one that sees all.
-async fn by_a_way(server: &Running) -> (Way, Keeper, Keeper) {
-    let way = Way::to(server.ports()[0]).expect("a way");
-    let url = format!("zookeeper://127.0.0.1:{}", way.port());
+/// A keeper that reaches the server through a proxy, and one that sees all.
+async fn through_a_proxy(server: &Running) -> (FaultProxy, Keeper, Keeper) {
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
+    let url = format!("zookeeper://127.0.0.1:{}", proxy.port());
     let (there, witness) = (keeper_at(&url, LONG).await, keeper(server).await);
     // The session is open, and the node of the line is made.
     there.lock("a").await.expect("free").release().await.expect("released");
-    (way, there, witness)
+    (proxy, there, witness)
 }
 
 async fn begun(keeper: &Keeper, witness: &Keeper) -> JoinHandle<lockkeeper::Result<Guard>> {

@@ -1,8 +1,8 @@
 //! How long sessions live, and what becomes of a ticket whose creation was not answered.
 
-use crate::{LONG, begun, by_a_way, keeper, keeper_at, says};
+use crate::{LONG, begun, keeper, keeper_at, says, through_a_proxy};
 use lockkeeper::{Keeper, Loss, TicketId};
-use servers::{Running, Way, ZOOKEEPER, ZOOKEEPER_BRIEF};
+use servers::{FaultProxy, Running, ZOOKEEPER, ZOOKEEPER_BRIEF};
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
@@ -17,13 +17,13 @@ use testkit::{
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_tells_the_times_that_a_server_of_short_sessions_grants() {
     let Some(server) = start(ZOOKEEPER_BRIEF) else { return };
-    let way = Way::to(server.ports()[0]).expect("a way");
-    let url = format!("zookeeper://127.0.0.1:{}", way.port());
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
+    let url = format!("zookeeper://127.0.0.1:{}", proxy.port());
     let (there, other) = (Keeper::connect(&url).await.expect("an answer"), keeper(&server).await);
     let guard = there.lock("a").lock_delay(Duration::from_secs(30)).await.expect("free");
     let terms = guard.terms();
     assert_eq!((terms.ttl, terms.lock_delay), (Duration::from_secs(3), Duration::from_secs(3)));
-    way.close();
+    proxy.close();
     assert_eq!(soon("the loss", guard.lost()).await, Loss::Expired);
     let lost = Instant::now();
     let next = soon("the next one's turn", other.lock("a").into_future()).await.expect("granted");
@@ -36,11 +36,11 @@ async fn a_guard_tells_the_times_that_a_server_of_short_sessions_grants() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_creation_whose_answer_is_lost_is_found_again() {
     let Some(server) = start(ZOOKEEPER) else { return };
-    let (way, keeper, witness) = by_a_way(&server).await;
-    way.hold_answers();
+    let (proxy, keeper, witness) = through_a_proxy(&server).await;
+    proxy.hold_answers();
     let lock = begun(&keeper, &witness).await;
-    way.sever();
-    way.open();
+    proxy.sever();
+    proxy.open();
     let guard = soon("the grant", lock).await.expect("no panic").expect("granted");
     let line = witness.get("a").await.expect("a look").expect("a line");
     let [ticket] = &line.tickets[..] else { panic!("one ticket, not {line:?}") };
@@ -52,14 +52,14 @@ async fn a_creation_whose_answer_is_lost_is_found_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_creation_that_nobody_wants_any_more_leaves_no_orphan() {
     let Some(server) = start(ZOOKEEPER) else { return };
-    let (way, keeper, witness) = by_a_way(&server).await;
+    let (proxy, keeper, witness) = through_a_proxy(&server).await;
     for severed in [false, true] {
-        way.hold_answers();
+        proxy.hold_answers();
         begun(&keeper, &witness).await.abort();
         if severed {
-            way.sever();
+            proxy.sever();
         }
-        way.open();
+        proxy.open();
         eventually("no ticket is left", async || tickets(witness.store()).await == 0).await;
     }
     let _again = soon("the next lock", keeper.lock("a").into_future()).await.expect("free");
@@ -138,19 +138,19 @@ async fn a_waiter_whose_session_died_enters_again_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_cut_off_gives_up_before_the_next_one_is_served() {
     let Some(server) = start(ZOOKEEPER) else { return };
-    let way = Way::to(server.ports()[0]).expect("a way");
-    let url = format!("zookeeper://127.0.0.1:{}", way.port());
+    let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
+    let url = format!("zookeeper://127.0.0.1:{}", proxy.port());
     let there = keeper_at(&url, Duration::from_secs(2)).await;
     let held = there.lock("a").await.expect("free");
     let other = keeper(&server).await;
     let waiter = tokio::spawn(other.lock("a").into_future());
     until_length(other.store(), "a", 2).await;
-    way.close();
+    proxy.close();
     assert_eq!(soon("the loss", held.lost()).await, Loss::Expired);
     assert!(!waiter.is_finished(), "two believe at the same time");
     let next = soon("the next one's turn", waiter).await.expect("no panic").expect("granted");
     assert!(next.fence() > held.fence());
-    way.open();
+    proxy.open();
     drop(held);
     let behind = tokio::spawn(there.lock("a").into_future());
     until_length(other.store(), "a", 2).await;

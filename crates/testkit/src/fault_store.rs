@@ -1,6 +1,6 @@
-//! A store with a tap on it: sees every request, and decides what becomes of it.
+//! A store that sees every request to another one, and decides what becomes of it.
 
-use crate::ear::{Ear, Hearing};
+use crate::hint_filter::{HintFate, HintFilter};
 use lockkeeper::{
     Capabilities, ErrorKind, Line, Mode, Name, Store, StoreError, TicketId,
     store::{
@@ -85,34 +85,34 @@ pub enum Fate {
 /// Decides what becomes of each request.
 pub type Plan = Arc<dyn Fn(&Call) -> Fate + Send + Sync>;
 
-/// A store with a tap on it.
-pub struct Tapped {
+/// A store that passes requests on to another one, with the faults that a case asks for.
+pub struct FaultStore {
     inner: AnyStore,
     plan: Mutex<Plan>,
     log: Mutex<Vec<Call>>,
     held_back: Notify,
-    ear: Arc<Ear>,
+    hints: Arc<HintFilter>,
 }
 
-impl Tapped {
-    /// Taps this store. At first everything passes.
-    pub fn on(inner: impl Store) -> Arc<Self> {
+impl FaultStore {
+    /// Stands before this store. At first everything passes.
+    pub fn over(inner: impl Store) -> Arc<Self> {
         Arc::new(Self {
             inner: AnyStore::new(inner),
             plan: Mutex::new(Arc::new(|_| Fate::Pass)),
             log: Mutex::default(),
             held_back: Notify::new(),
-            ear: Arc::default(),
+            hints: Arc::default(),
         })
     }
 
-    /// The store as others see it through the tap.
+    /// The store with the faults.
     #[must_use]
     pub fn store(self: &Arc<Self>) -> AnyStore {
         AnyStore::shared(Arc::clone(self))
     }
 
-    /// The store behind the tap.
+    /// The store without the faults.
     #[must_use]
     pub fn inner(&self) -> &AnyStore {
         &self.inner
@@ -124,7 +124,7 @@ impl Tapped {
     }
 
     /// From now on everything passes.
-    pub fn open_up(&self) {
+    pub fn pass_all(&self) {
         self.plan(|_| Fate::Pass);
     }
 
@@ -134,19 +134,19 @@ impl Tapped {
     }
 
     /// Lets the answers go that are kept back now.
-    pub fn let_go(&self) {
+    pub fn release_held(&self) {
         self.held_back.notify_waiters();
     }
 
     /// Decides what becomes of the hints from now on.
-    pub fn hearing(&self, hearing: Hearing) {
-        self.ear.set(hearing);
+    pub fn hint_fate(&self, fate: HintFate) {
+        self.hints.set(fate);
     }
 
     /// What is known of the hints.
     #[must_use]
-    pub fn ear(&self) -> &Ear {
-        &self.ear
+    pub fn hint_filter(&self) -> &HintFilter {
+        &self.hints
     }
 
     /// All requests so far.
@@ -219,11 +219,11 @@ impl Tapped {
     }
 
     fn refused(&self) -> StoreError {
-        StoreError::not_applied(self.inner.scheme(), ErrorKind::Unavailable, "refused by the tap")
+        StoreError::not_applied(self.inner.scheme(), ErrorKind::Unavailable, "refused by the test")
     }
 
     fn lost(&self) -> StoreError {
-        StoreError::unknown(self.inner.scheme(), ErrorKind::Unavailable, "answer lost by the tap")
+        StoreError::unknown(self.inner.scheme(), ErrorKind::Unavailable, "answer lost by the test")
     }
 }
 
@@ -238,13 +238,13 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl fmt::Debug for Tapped {
+impl fmt::Debug for FaultStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Tapped").field(&self.inner).finish()
+        f.debug_tuple("FaultStore").field(&self.inner).finish()
     }
 }
 
-impl Store for Tapped {
+impl Store for FaultStore {
     fn scheme(&self) -> &'static str {
         self.inner.scheme()
     }
@@ -288,7 +288,7 @@ impl Store for Tapped {
     }
 
     async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
-        self.inner.hints(session, self.ear.before(to)).await
+        self.inner.hints(session, self.hints.before(to)).await
     }
 
     async fn leave(&self, ask: Leave) -> StoreResult<Left> {

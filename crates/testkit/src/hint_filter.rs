@@ -1,6 +1,6 @@
 //! What becomes of hints on their way from a store to the core.
 
-use crate::tap::locked;
+use crate::fault_store::locked;
 use lockkeeper::{Name, TicketId, store::Hints};
 use std::{
     fmt,
@@ -12,96 +12,96 @@ use std::{
 
 /// What becomes of hints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Hearing {
+pub enum HintFate {
     /// They arrive.
     #[default]
-    Good,
+    Pass,
     /// None arrives.
-    Deaf,
+    Drop,
     /// Each arrives twice, among others that mean nothing.
-    Noisy,
-    /// They are kept back until they are delivered by hand.
-    Late,
+    Noise,
+    /// They are kept back until [`HintFilter::deliver`].
+    Hold,
 }
 
 type Hint = Box<dyn Fn(&dyn Hints) + Send + Sync>;
 
-/// Stands between the store and those who listen, and counts what it hears.
+/// Stands between the store and the core, and counts the hints that pass.
 #[derive(Default)]
-pub struct Ear {
-    hearing: Mutex<Hearing>,
-    heard: AtomicUsize,
-    late: Mutex<Vec<(Arc<dyn Hints>, Hint)>>,
+pub struct HintFilter {
+    fate: Mutex<HintFate>,
+    seen: AtomicUsize,
+    held: Mutex<Vec<(Arc<dyn Hints>, Hint)>>,
 }
 
-impl Ear {
-    pub(crate) fn set(&self, hearing: Hearing) {
-        *locked(&self.hearing) = hearing;
+impl HintFilter {
+    pub(crate) fn set(&self, fate: HintFate) {
+        *locked(&self.fate) = fate;
     }
 
     /// How many hints have come from the store that a ticket was granted or may stand differently.
     #[must_use]
-    pub fn heard(&self) -> usize {
-        self.heard.load(Ordering::SeqCst)
+    pub fn seen(&self) -> usize {
+        self.seen.load(Ordering::SeqCst)
     }
 
     /// Delivers what was kept back.
     pub fn deliver(&self) {
-        let late = std::mem::take(&mut *locked(&self.late));
-        for (to, hint) in late {
+        let held = std::mem::take(&mut *locked(&self.held));
+        for (to, hint) in held {
             hint(&*to);
         }
     }
 
     pub(crate) fn before(self: &Arc<Self>, to: Arc<dyn Hints>) -> Arc<dyn Hints> {
-        Arc::new(Between { ear: Arc::clone(self), to })
+        Arc::new(FilteredHints { filter: Arc::clone(self), to })
     }
 }
 
-impl fmt::Debug for Ear {
+impl fmt::Debug for HintFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Ear({:?})", locked(&self.hearing))
+        write!(f, "HintFilter({:?})", locked(&self.fate))
     }
 }
 
-struct Between {
-    ear: Arc<Ear>,
+struct FilteredHints {
+    filter: Arc<HintFilter>,
     to: Arc<dyn Hints>,
 }
 
-impl Between {
+impl FilteredHints {
     fn pass(&self, hint: impl Fn(&dyn Hints) + Send + Sync + 'static) {
-        let hearing = *locked(&self.ear.hearing);
-        match hearing {
-            Hearing::Good => hint(&*self.to),
-            Hearing::Deaf => {}
-            Hearing::Noisy => {
+        let fate = *locked(&self.filter.fate);
+        match fate {
+            HintFate::Pass => hint(&*self.to),
+            HintFate::Drop => {}
+            HintFate::Noise => {
                 self.babble();
                 hint(&*self.to);
                 hint(&*self.to);
             }
-            Hearing::Late => {
-                locked(&self.ear.late).push((Arc::clone(&self.to), Box::new(hint)));
+            HintFate::Hold => {
+                locked(&self.filter.held).push((Arc::clone(&self.to), Box::new(hint)));
             }
         }
     }
 
-    /// Hints that concern nobody here.
+    /// Hints about a ticket and a name that no session has.
     fn babble(&self) {
-        let nobody = TicketId::random();
-        self.to.granted(nobody, 1);
-        self.to.ended(nobody);
-        self.to.freed(&Name::new("nobody's").expect("a good name"));
-        self.to.recheck(Some(nobody));
+        let foreign = TicketId::random();
+        self.to.granted(foreign, 1);
+        self.to.ended(foreign);
+        self.to.freed(&Name::new("foreign").expect("a good name"));
+        self.to.recheck(Some(foreign));
         self.to.recheck(None);
     }
 
     fn count(&self) {
-        self.ear.heard.fetch_add(1, Ordering::SeqCst);
+        self.filter.seen.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-impl Hints for Between {
+impl Hints for FilteredHints {
     fn granted(&self, ticket: TicketId, fence: u64) {
         self.count();
         self.pass(move |to| to.granted(ticket, fence));

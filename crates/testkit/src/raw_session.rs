@@ -1,4 +1,4 @@
-//! A session that is driven by hand, request by request, without keeper, renewal or waiting loop.
+//! A session that a test drives itself, request by request, without keeper, renewal or waiting loop.
 
 use lockkeeper::{
     Mode, Name, Owner, Store as _, TicketId,
@@ -12,9 +12,9 @@ use std::time::Duration;
 /// Long enough to play no part in a case.
 pub const LONG: Duration = Duration::from_secs(120);
 
-/// A session that is driven by hand.
+/// A session that a test drives itself.
 #[derive(Clone, Debug)]
-pub struct Hand {
+pub struct RawSession {
     /// The store.
     pub store: AnyStore,
     /// The session.
@@ -23,7 +23,7 @@ pub struct Hand {
     pub terms: Terms,
 }
 
-impl Hand {
+impl RawSession {
     /// Opens a session that does not end by itself within a case.
     pub async fn open(store: &AnyStore) -> Self {
         Self::open_for(store, LONG, Duration::ZERO).await
@@ -40,7 +40,7 @@ impl Hand {
     /// The request that opens such a session.
     #[must_use]
     pub fn ask(session: SessionId, ttl: Duration, lock_delay: Duration) -> Open {
-        let owner = Owner::new("here", 7, "hand");
+        let owner = Owner::new("here", 7, "raw");
         Open { session, ttl, lock_delay, owner }
     }
 
@@ -60,7 +60,7 @@ impl Hand {
         manner: Manner,
     ) -> StoreResult<Entered> {
         let place = self.place(name, ticket);
-        self.store.enter(Enter { place, mode, manner, label: b"by hand".to_vec() }).await
+        self.store.enter(Enter { place, mode, manner, label: b"raw".to_vec() }).await
     }
 
     /// Stands in line for all of it.

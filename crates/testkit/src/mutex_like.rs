@@ -1,4 +1,4 @@
-//! Everything that can serve as a mutex, behind one face.
+//! Everything that can serve as a mutex, behind one type.
 
 use crate::case::Need;
 use lockkeeper::{Guard, Keeper, Result, Term};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// A primitive used as a mutex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Face {
+pub enum MutexLike {
     /// `lock(name)`.
     Lock,
     /// `rwlock(name).write()`.
@@ -17,7 +17,7 @@ pub enum Face {
     Campaign,
 }
 
-impl Face {
+impl MutexLike {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Lock, Self::Write, Self::Permit, Self::Campaign];
 
@@ -82,11 +82,11 @@ impl Face {
     }
 }
 
-/// What a face gives.
+/// What a granted [`MutexLike`] gives.
 #[derive(Debug)]
 #[must_use = "dropping it releases the lock"]
 pub enum Held {
-    /// A lock in hand.
+    /// A lock.
     Guard(Guard),
     /// A term of leadership.
     Term(Term),

@@ -1,4 +1,4 @@
-//! A way to a server that can be closed: what a network does to connections when it fails.
+//! A TCP proxy before a server that does to connections what a failing network does.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -17,10 +17,10 @@ const REFUSALS: u32 = 400;
 
 /// Passes on what comes to a local port of its own, until it is told otherwise.
 ///
-/// A closed way loses nothing: what was sent waits, as it would in the buffers of a network that is
+/// A closed proxy loses nothing: what was sent waits, as it would in the buffers of a network that is
 /// divided for a while. Dropping it breaks its connections.
 #[derive(Debug)]
-pub struct Way {
+pub struct FaultProxy {
     port: u16,
     state: Arc<State>,
 }
@@ -41,8 +41,8 @@ struct State {
     over: AtomicBool,
 }
 
-impl Way {
-    /// A way to this local port.
+impl FaultProxy {
+    /// A proxy for this local port.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl Way {
     }
 }
 
-impl Drop for Way {
+impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.state.over.store(true, Ordering::SeqCst);
         self.sever();
@@ -134,7 +134,7 @@ fn carry(client: &TcpStream, state: &Arc<State>) {
     let made = state.silences.load(Ordering::SeqCst);
     let silent = move |state: &State| state.silences.load(Ordering::SeqCst) != made;
     let Some(server) = reach(state, || broken(state)) else { return };
-    let closed = |way: &AtomicBool| way.load(Ordering::SeqCst) || silent(state);
+    let closed = |proxy: &AtomicBool| proxy.load(Ordering::SeqCst) || silent(state);
     let delay = || Duration::from_millis(state.delay_ms.load(Ordering::SeqCst));
     thread::scope(|scope| {
         scope.spawn(|| pass(client, &server, || broken(state), || closed(&state.there), delay));
@@ -227,43 +227,43 @@ mod tests {
     #[test]
     fn what_is_held_back_comes_later_or_is_lost_with_its_connection() {
         let (long, short) = (Duration::from_secs(30), Duration::from_millis(50));
-        let way = Way::to(echo()).unwrap();
-        let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, way.port())).unwrap();
+        let proxy = FaultProxy::to(echo()).unwrap();
+        let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).unwrap();
         client.write_all(b"1").unwrap();
         assert!(hears(&client, long));
-        for close in [Way::close, Way::hold_answers] {
-            close(&way);
+        for close in [FaultProxy::close, FaultProxy::hold_answers] {
+            close(&proxy);
             client.write_all(b"2").unwrap();
             assert!(!hears(&client, short));
-            way.open();
+            proxy.open();
             assert!(hears(&client, long));
         }
-        way.hold_answers();
+        proxy.hold_answers();
         client.write_all(b"3").unwrap();
-        way.sever();
+        proxy.sever();
         client.set_read_timeout(Some(long)).unwrap();
         assert!(!matches!(client.read(&mut [0]), Ok(1..)), "the connection has ended");
-        way.open();
-        let mut again = TcpStream::connect((Ipv4Addr::LOCALHOST, way.port())).unwrap();
+        proxy.open();
+        let mut again = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).unwrap();
         again.write_all(b"4").unwrap();
         assert!(hears(&again, long));
     }
     #[test]
     fn silence_is_for_those_that_there_are_and_another_end_for_those_that_come() {
         let (long, short) = (Duration::from_secs(30), Duration::from_millis(50));
-        let way = Way::to(echo()).unwrap();
-        let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, way.port())).unwrap();
+        let proxy = FaultProxy::to(echo()).unwrap();
+        let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).unwrap();
         let mut old = connect();
         old.write_all(b"1").unwrap();
         assert!(hears(&old, long));
-        way.silence();
-        way.lead_to(echo());
+        proxy.silence();
+        proxy.lead_to(echo());
         let mut new = connect();
         for client in [&mut old, &mut new] {
             client.write_all(b"2").unwrap();
         }
         assert!(hears(&new, long) && !hears(&old, short));
-        way.open();
+        proxy.open();
         assert!(!hears(&old, short), "for ever");
     }
 }
