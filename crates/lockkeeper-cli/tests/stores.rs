@@ -4,7 +4,7 @@
 mod support;
 
 use anyhow::{Context as _, Result, ensure};
-use servers::{ETCD, REDIS, REDIS_TLS, REDLOCK, Recipe, Running as Server, ZOOKEEPER_BRIEF};
+use servers::{ETCD, REDIS, REDIS_TLS, REDLOCK, Running as Server, ZOOKEEPER_BRIEF};
 use std::{
     io::{BufRead as _, BufReader},
     process::{Command, ExitCode, Output, Stdio},
@@ -14,14 +14,12 @@ use testkit::trials;
 
 macro_rules! tests {
     ($recipe:ident: $($test:ident),* $(,)?) => {
-        (trials::lacks(&$recipe), vec![$(
-            trials::test(stringify!($test), async || $test(&mut Site::start(&$recipe)?))
-        ),*])
+        vec![$(trials::trial($recipe, stringify!($test), |server| $test(&mut Site::of(server)))),*]
     };
 }
 
 fn main() -> ExitCode {
-    let groups = [
+    trials::main([
         tests![REDIS:
             a_store_that_starts_late_is_waited_for,
             a_store_that_is_away_ends_a_single_attempt_at_once,
@@ -41,9 +39,7 @@ fn main() -> ExitCode {
             a_name_that_the_store_cannot_have_is_a_usage_error,
         ],
         tests![ETCD: a_store_that_grants_more_needs_no_warning],
-    ];
-    let (missing, tests): (Vec<_>, Vec<_>) = groups.into_iter().unzip();
-    trials::main_of(missing.iter().map(Option::as_ref).zip(tests))
+    ])
 }
 
 /// A server, and a folder for what the command needs.
@@ -53,8 +49,8 @@ struct Site {
 }
 
 impl Site {
-    fn start(recipe: &Recipe) -> Result<Self> {
-        Ok(Self { server: recipe.start()?, place: Place::new() })
+    fn of(server: Server) -> Self {
+        Self { server, place: Place::new() }
     }
 
     fn url(&self) -> String {

@@ -70,6 +70,11 @@ impl Node {
         Ok(())
     }
 
+    /// Gives it more arguments, from its next start on.
+    pub(crate) fn add_args(&mut self, args: &[&str]) {
+        self.process.args.extend(args.iter().map(Into::into));
+    }
+
     /// The process's name within its recipe.
     #[must_use]
     pub fn name(&self) -> &str {

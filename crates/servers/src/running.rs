@@ -54,7 +54,22 @@ impl Recipe {
         })
     }
 
-    fn start_in_a_folder(&self, prepare: fn(&mut Running) -> Result<()>) -> Result<Running> {
+    /// Starts the server as [`start`](Self::start) does, with these arguments after those of every
+    /// process.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](Self::start).
+    pub fn start_with_args(&self, args: &[&str]) -> Result<Running> {
+        self.start_in_a_folder(|running| {
+            running.each(|node| {
+                node.add_args(args);
+                Ok(())
+            })
+        })
+    }
+
+    fn start_in_a_folder(&self, prepare: impl Fn(&mut Running) -> Result<()>) -> Result<Running> {
         retry_lost_ports(|| {
             let folder = TempDir::with_prefix(format!("lockkeeper-{}-", self.name))?;
             let sandbox = Sandbox::with_free_ports(folder.path(), self)?;

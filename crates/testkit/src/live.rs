@@ -3,37 +3,9 @@
 
 use crate::world::{eventually, soon};
 use lockkeeper::{Guard, Keeper, Loss};
-use servers::{Recipe, Require, Running};
+use servers::{Recipe, Running};
 use std::{sync::OnceLock, time::Duration};
 use tokio::task::JoinHandle;
-
-/// A running server, or nothing if it cannot be had and nobody insists.
-///
-/// # Panics
-/// If it does not start, or cannot be had and `LOCKKEEPER_REQUIRE` asks for it.
-#[must_use]
-pub fn start(recipe: Recipe) -> Option<Running> {
-    is_there(recipe).then(|| recipe.start().expect("the server starts"))
-}
-
-/// The same, with a clock for each of its processes.
-///
-/// # Panics
-/// As [`start`].
-#[must_use]
-pub fn start_with_clocks(recipe: Recipe) -> Option<Running> {
-    is_there(recipe).then(|| recipe.start_with_clocks().expect("the server starts"))
-}
-
-fn is_there(recipe: Recipe) -> bool {
-    if let Some(obstacle) = recipe.obstacle() {
-        let must = Require::from_env().wants(recipe.name);
-        assert!(!must, "{}: {obstacle} ({} asks for it)", recipe.name, Require::VARIABLE);
-        eprintln!("ignored: {}: {obstacle}", recipe.name);
-        return false;
-    }
-    true
-}
 
 /// A server that many share: started when the first of them asks for it, ended with the program.
 #[derive(Debug)]
@@ -77,7 +49,7 @@ pub async fn keeper(server: &Running, ttl: Duration) -> Keeper {
     Keeper::builder().ttl(ttl).connect(server.url()).await.expect("the server answers")
 }
 
-/// Somebody who waits for a lock.
+/// A task that waits for a lock.
 pub type Waiter = JoinHandle<lockkeeper::Result<Guard>>;
 
 /// Waits for a lock, and returns when its ticket stands in line behind `ahead` others.

@@ -2,7 +2,7 @@
 
 use crate::{
     case::{Case, Need, Verdict},
-    servers::welcome,
+    servers::give_votes,
     world::{World, eventually, soon},
 };
 use anyhow::{Context as _, ensure};
@@ -50,7 +50,7 @@ fn kill(running: &mut Running, nodes: &[usize]) -> Verdict {
 /// and when they are back, empty, all goes on after their quarantine.
 async fn a_minority_may_be_lost(_: World) -> Verdict {
     let mut running = tokio::task::spawn_blocking(|| servers::REDLOCK.start()).await??;
-    welcome(&running)?;
+    give_votes(&running)?;
     let url = format!("{}?max_ttl=5s", running.url());
     let ttl = Duration::from_secs(4);
     let (one, two) =
@@ -92,7 +92,7 @@ async fn a_minority_may_be_lost(_: World) -> Verdict {
 /// Nobody waits for two servers that stand still, and when they go on nothing is left on them.
 async fn frozen_minority(_: World) -> Verdict {
     let mut running = tokio::task::spawn_blocking(|| servers::REDLOCK.start()).await??;
-    welcome(&running)?;
+    give_votes(&running)?;
     // So long that the patience with a node is at its longest, half a second.
     let (ttl, url) = (Duration::from_secs(60), format!("{}?max_ttl=90s", running.url()));
     let keeper = Keeper::builder().ttl(ttl).connect(&url).await?;
@@ -125,7 +125,7 @@ async fn frozen_minority(_: World) -> Verdict {
 async fn frozen_at_first(_: World) -> Verdict {
     const QUICK: Duration = Duration::from_millis(1500);
     let mut running = tokio::task::spawn_blocking(|| servers::REDLOCK.start()).await??;
-    welcome(&running)?;
+    give_votes(&running)?;
     running.nodes()[2].freeze()?;
     // Again and again, for the machine may be busy; each attempt alone would wait for the server.
     eventually("a program is done soon", async || {
@@ -144,7 +144,7 @@ async fn frozen_at_first(_: World) -> Verdict {
 /// A server that has lost a ticket gets it back with the next renewal, so that another may be lost.
 async fn mended(_: World) -> Verdict {
     let mut running = tokio::task::spawn_blocking(|| servers::REDLOCK.start()).await??;
-    welcome(&running)?;
+    give_votes(&running)?;
     let url = format!("{}?max_ttl=5s", running.url());
     let ttl = Duration::from_secs(4);
     let (one, two) =

@@ -151,13 +151,17 @@ fn subject(
 
 fn url(server: &Server, recipe: Recipe) -> anyhow::Result<String> {
     let is_redlock = recipe.name == servers::REDLOCK.name;
-    let running = server.prepared(|running| if is_redlock { welcome(running) } else { Ok(()) })?;
+    let running =
+        server.prepared(|running| if is_redlock { give_votes(running) } else { Ok(()) })?;
     Ok(running.url().to_owned())
 }
 
-/// New nodes of Redlock have no vote until it is certain that they have forgotten nothing. These have
-/// not: they were made here.
-pub(crate) fn welcome(running: &Running) -> anyhow::Result<()> {
+/// Gives the nodes of Redlock their votes. New nodes have none until it is certain that they have forgotten nothing; these
+/// have not, for they were made here.
+///
+/// # Errors
+/// If a node does not answer.
+pub fn give_votes(running: &Running) -> anyhow::Result<()> {
     for port in running.ports() {
         let mut node = TcpStream::connect((Ipv4Addr::LOCALHOST, *port))?;
         node.write_all(b"SET lockkeeper:redlock:boot 0\r\n")?;

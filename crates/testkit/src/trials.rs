@@ -1,65 +1,321 @@
-//! Test programs outside of the suite that need something which may be missing.
+//! Test programs whose tests need something that a machine may lack: a server, another lock library.
 //!
-//! The usual harness has no way to say at run time that a test could not be run.
+//! Each module of such a program lists its tests by what they need, and `main` runs all modules:
+//!
+//! ```
+//! use servers::{REDIS, REDIS_CLUSTER, Running};
+//!
+//! testkit::tests! {
+//!     [REDIS, REDIS_CLUSTER] => a_lock_outlives_its_connection;
+//!     [()] => a_url_without_a_host_is_refused;
+//! }
+//!
+//! async fn a_lock_outlives_its_connection(server: Running) { drop(server) }
+//! async fn a_url_without_a_host_is_refused(_: ()) {}
+//!
+//! # fn started_only_by_hand() {
+//! testkit::trials::main([tests()]);
+//! # }
+//! ```
+//!
+//! A test runs once for each [`Fixture`] of the array, which is started for it alone. Where one cannot be had the
+//! test is reported as ignored with the reason, or as failed if `LOCKKEEPER_REQUIRE` asks for it. The harness of the
+//! compiler cannot do that: it must know before it starts what to ignore.
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use servers::{Recipe, Require, Unavailable};
-use std::process::ExitCode;
+use crate::{fault_store::locked, live::Server};
+use libtest_mimic::{Arguments, Completion, Failed};
+use servers::{Recipe, Require, Running, Unavailable};
+use std::{
+    collections::BTreeMap,
+    process::ExitCode,
+    sync::{Arc, Mutex},
+};
 use tokio::runtime::Builder;
 
-/// A test: its name, and what it does.
-pub type Test = (String, Box<dyn FnOnce() -> anyhow::Result<()> + Send>);
+pub use libtest_mimic::Trial;
 
-/// A test that runs on a runtime of its own.
-pub fn test<F, V>(name: impl Into<String>, body: F) -> Test
-where
-    F: FnOnce() -> V + Send + 'static,
-    V: Future<Output = anyhow::Result<()>>,
-{
-    let run = move || {
-        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-        runtime.block_on(body())
-    };
-    (name.into(), Box::new(run))
+/// What a test needs.
+pub trait Fixture: Copy + Send + 'static {
+    /// What the test is given.
+    type Ready;
+
+    /// What tells this fixture from the others of the same test.
+    fn variant(&self) -> &'static str;
+
+    /// Why it cannot be had on this machine; `None` if it can.
+    fn missing(&self) -> Option<Unavailable>;
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// Why it does not start.
+    fn start(&self) -> anyhow::Result<Self::Ready>;
 }
 
-/// What this recipe lacks on this machine.
-#[must_use]
-pub fn lacks(recipe: &Recipe) -> Option<Unavailable> {
-    Some(Unavailable { store: recipe.name, reason: recipe.obstacle()? })
+/// Nothing.
+impl Fixture for () {
+    type Ready = ();
+
+    fn variant(&self) -> &'static str {
+        "alone"
+    }
+
+    fn missing(&self) -> Option<Unavailable> {
+        None
+    }
+
+    fn start(&self) -> anyhow::Result<()> {
+        Ok(())
+    }
 }
 
-/// Runs the tests as a test program. If something is missing they are ignored with the reason, or failed
-/// where `LOCKKEEPER_REQUIRE` demands it.
-#[must_use]
-pub fn main(missing: Option<&Unavailable>, tests: Vec<Test>) -> ExitCode {
-    main_of([(missing, tests)])
+/// A server.
+impl Fixture for Recipe {
+    type Ready = Running;
+
+    fn variant(&self) -> &'static str {
+        self.name
+    }
+
+    fn missing(&self) -> Option<Unavailable> {
+        Some(Unavailable { store: self.name, reason: self.obstacle()? })
+    }
+
+    fn start(&self) -> anyhow::Result<Running> {
+        Self::start(self)
+    }
 }
 
-/// The same, for tests that do not all need the same.
-#[must_use]
-pub fn main_of<'a>(
-    groups: impl IntoIterator<Item = (Option<&'a Unavailable>, Vec<Test>)>,
-) -> ExitCode {
-    let arguments = Arguments::from_args();
-    let trials = groups.into_iter().flat_map(|(missing, tests)| {
-        tests.into_iter().map(move |(name, body)| {
-            let missing = missing.cloned();
-            Trial::ignorable_test(name, move || attempt(missing, body))
-        })
-    });
-    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+/// A server that all tests of the program share: started for the first of them, ended with the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared(pub Recipe);
+
+static SHARED: Mutex<BTreeMap<&str, Arc<Server>>> = Mutex::new(BTreeMap::new());
+
+impl Fixture for Shared {
+    type Ready = Arc<Server>;
+
+    fn variant(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn missing(&self) -> Option<Unavailable> {
+        self.0.missing()
+    }
+
+    fn start(&self) -> anyhow::Result<Arc<Server>> {
+        let server = || Arc::new(Server::of(self.0));
+        let server = Arc::clone(locked(&SHARED).entry(self.0.name).or_insert_with(server));
+        server.running()?;
+        Ok(server)
+    }
 }
 
-fn attempt(
-    missing: Option<Unavailable>,
-    body: impl FnOnce() -> anyhow::Result<()>,
-) -> Result<Completion, Failed> {
-    match missing {
-        Some(missing) if Require::from_env().wants(missing.store) => {
-            Err(missing.to_string().into())
+/// A server whose processes get more arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct WithArgs(pub Recipe, pub &'static [&'static str]);
+
+impl Fixture for WithArgs {
+    type Ready = Running;
+
+    fn variant(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn missing(&self) -> Option<Unavailable> {
+        self.0.missing()
+    }
+
+    fn start(&self) -> anyhow::Result<Running> {
+        self.0.start_with_args(self.1)
+    }
+}
+
+/// A server whose processes go by clocks that the test moves.
+#[derive(Clone, Copy, Debug)]
+pub struct WithClocks(pub Recipe);
+
+impl Fixture for WithClocks {
+    type Ready = Running;
+
+    fn variant(&self) -> &'static str {
+        self.0.name
+    }
+
+    fn missing(&self) -> Option<Unavailable> {
+        self.0.missing()
+    }
+
+    fn start(&self) -> anyhow::Result<Running> {
+        self.0.start_with_clocks()
+    }
+}
+
+/// Both.
+impl<A: Fixture, B: Fixture> Fixture for (A, B) {
+    type Ready = (A::Ready, B::Ready);
+
+    fn variant(&self) -> &'static str {
+        self.0.variant()
+    }
+
+    fn missing(&self) -> Option<Unavailable> {
+        self.0.missing().or_else(|| self.1.missing())
+    }
+
+    fn start(&self) -> anyhow::Result<Self::Ready> {
+        Ok((self.0.start()?, self.1.start()?))
+    }
+}
+
+/// How a test ends that neither panics nor hangs.
+pub trait Outcome {
+    /// Why it failed.
+    ///
+    /// # Errors
+    /// If it failed.
+    fn verdict(self) -> anyhow::Result<()>;
+}
+
+impl Outcome for () {
+    fn verdict(self) -> anyhow::Result<()> {
+        Ok(())
+    }
+}
+
+impl Outcome for anyhow::Result<()> {
+    fn verdict(self) -> anyhow::Result<()> {
+        self
+    }
+}
+
+/// Lists the tests of a module by their fixtures, as `tests()`. A test that is not listed is dead code to the compiler.
+#[macro_export]
+macro_rules! tests {
+    ($( $fixtures:expr => $($test:ident),+ $(,)? );+ $(;)?) => {
+        /// The tests of this module.
+        pub(crate) fn tests() -> Vec<$crate::trials::Trial> {
+            let mut all = Vec::new();
+            $(
+                let fixtures = $fixtures;
+                $(
+                    let name = concat!(module_path!(), "::", stringify!($test));
+                    all.extend($crate::trials::for_each(&fixtures, name, $test));
+                )+
+            )+
+            all
         }
-        Some(missing) => Ok(Completion::ignored_with(missing.to_string())),
-        None => Ok(body().map(|()| Completion::Completed)?),
+    };
+}
+
+/// The same asynchronous test for each of these fixtures, on a runtime of its own with two workers. Of the name the
+/// program's own, which comes first, is left out.
+pub fn for_each<F, V>(fixtures: &[F], name: &str, body: fn(F::Ready) -> V) -> Vec<Trial>
+where
+    F: Fixture,
+    V: Future<Output: Outcome> + 'static,
+{
+    let name = name.split_once("::").map_or(name, |(_program, name)| name);
+    let named = |fixture: &F| match fixtures {
+        [_] => name.to_owned(),
+        _ => format!("{name}::{}", fixture.variant()),
+    };
+    let one = |fixture: &F| trial(*fixture, named(fixture), move |ready| block_on(body(ready)));
+    fixtures.iter().map(one).collect()
+}
+
+/// Runs this on a runtime of its own with two workers.
+///
+/// # Errors
+/// As it says.
+pub fn block_on(test: impl Future<Output: Outcome>) -> anyhow::Result<()> {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(test).verdict()
+}
+
+/// A test that gets this fixture and may block.
+pub fn trial<F: Fixture>(
+    fixture: F,
+    name: impl Into<String>,
+    body: impl FnOnce(F::Ready) -> anyhow::Result<()> + Send + 'static,
+) -> Trial {
+    Trial::ignorable_test(name, move || match fixture.missing() {
+        Some(missing) => absent(&missing, Require::from_env().wants(missing.store)),
+        None => Ok(body(fixture.start()?).map(|()| Completion::Completed)?),
+    })
+}
+
+fn absent(missing: &Unavailable, required: bool) -> Result<Completion, Failed> {
+    if required {
+        return Err(format!("{missing} ({} asks for it)", Require::VARIABLE).into());
+    }
+    Ok(Completion::ignored_with(missing.to_string()))
+}
+
+/// Runs the tests of these modules as a test program.
+#[must_use]
+pub fn main(modules: impl IntoIterator<Item = Vec<Trial>>) -> ExitCode {
+    let trials = modules.into_iter().flatten().collect();
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+    // A static is never dropped.
+    locked(&SHARED).clear();
+    conclusion.exit_code()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MISSING: Recipe =
+        Recipe { name: "missing", programs: &["no-such-program"], ..servers::REDIS };
+
+    fn run(trials: Vec<Trial>) -> libtest_mimic::Conclusion {
+        libtest_mimic::run(&Arguments { quiet: true, ..Arguments::default() }, trials)
+    }
+
+    #[test]
+    fn a_test_whose_server_is_missing_is_ignored_with_the_reason() {
+        for missing in [MISSING.missing(), ((), MISSING).missing(), WithClocks(MISSING).missing()] {
+            let missing = missing.expect("no such program");
+            let Ok(Completion::Ignored { reason }) = absent(&missing, false) else {
+                panic!("not ignored")
+            };
+            assert!(reason.is_some_and(|reason| reason.contains("no-such-program")));
+        }
+    }
+
+    #[test]
+    fn a_missing_server_that_is_required_is_a_failure() {
+        let missing = MISSING.missing().expect("no such program");
+        let Err(failed) = absent(&missing, true) else { panic!("it is required") };
+        let why = failed.message().unwrap_or_default();
+        assert!(why.contains("no-such-program") && why.contains(Require::VARIABLE), "{why}");
+    }
+
+    #[test]
+    fn a_missing_server_is_never_a_passed_test() {
+        let never = |_: Running| async { anyhow::bail!("it was started") };
+        assert_eq!(run(for_each(&[MISSING], "program::test", never)).num_passed, 0);
+    }
+
+    #[test]
+    fn an_error_and_a_panic_are_failures() {
+        let done = run(for_each(&[()], "program::test", |()| async { anyhow::bail!("wrong") }));
+        assert_eq!((done.num_passed, done.num_failed), (0, 1));
+        let done = run(for_each(&[()], "program::test", |()| async { None::<()>.expect("wrong") }));
+        assert_eq!((done.num_passed, done.num_failed), (0, 1));
+    }
+
+    #[test]
+    fn each_fixture_is_a_test_of_its_own() {
+        let names = |fixtures: &[Recipe]| -> Vec<String> {
+            let all = for_each(fixtures, "program::module::test", |_| async {});
+            all.iter().map(|trial| trial.name().to_owned()).collect()
+        };
+        assert_eq!(names(&[MISSING]), ["module::test"]);
+        assert_eq!(
+            names(&[MISSING, servers::ETCD]),
+            ["module::test::missing", "module::test::etcd"]
+        );
     }
 }

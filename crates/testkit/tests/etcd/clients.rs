@@ -4,15 +4,23 @@ use crate::{keeper, until_length};
 use lockkeeper::Keeper;
 use servers::Running;
 use std::{path::Path, process::Stdio, time::Duration};
-use testkit::{
-    live::start,
-    world::{eventually, soon},
-};
+use testkit::world::{eventually, soon};
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines},
     process::{Child, ChildStdout, Command},
     task::JoinSet,
 };
+
+testkit::tests! {
+    [servers::ETCD_TLS] =>
+        a_server_with_tls_knows_its_clients_by_their_certificates;
+    [servers::ETCD] =>
+        a_user_with_few_rights_takes_locks_and_outlives_its_token,
+        a_cluster_restored_from_a_snapshot_is_noticed,
+        etcdctl_and_we_stand_in_one_line,
+        etcdctl_and_we_count_right_together,
+        etcdctl_sees_whom_we_elect;
+}
 
 /// Runs `etcdctl` to its end.
 pub(crate) async fn etcdctl(server: &Running, words: &[&str]) {
@@ -28,9 +36,7 @@ pub(crate) async fn refusal(url: &str) -> String {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_with_tls_knows_its_clients_by_their_certificates() {
-    let Some(server) = start(servers::ETCD_TLS) else { return };
+async fn a_server_with_tls_knows_its_clients_by_their_certificates(server: Running) {
     let keeper = keeper(&server).await;
     let guard = keeper.lock("a").await.expect("free");
     guard.release().await.expect("released");
@@ -44,9 +50,7 @@ async fn a_server_with_tls_knows_its_clients_by_their_certificates() {
 
 /// With no more rights than over its own keys. A restart makes the server forget all tokens, and a new
 /// one is asked for.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_with_few_rights_takes_locks_and_outlives_its_token() {
-    let Some(mut server) = start(servers::ETCD) else { return };
+async fn a_user_with_few_rights_takes_locks_and_outlives_its_token(mut server: Running) {
     for words in [
         "user add root:top",
         "user grant-role root root",
@@ -78,10 +82,8 @@ async fn a_user_with_few_rights_takes_locks_and_outlives_its_token() {
 
 /// The data comes back from a snapshot: locks, and revisions, may be those of an earlier time. Whoever
 /// held something hears of its loss, and no lock is taken as if nothing had happened.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_restored_from_a_snapshot_is_noticed() {
+async fn a_cluster_restored_from_a_snapshot_is_noticed(mut server: Running) {
     for token in ["etcd-cluster", "restored"] {
-        let Some(mut server) = start(servers::ETCD) else { return };
         let first = keeper(&server).await;
         let snapshot = server.folder().join("snapshot").display().to_string();
         etcdctl(&server, &["snapshot", "save", &snapshot]).await;
@@ -173,9 +175,7 @@ pub(crate) async fn raw(server: &Running) -> Keeper {
 }
 
 /// Theirs and ours take turns in the order in which they came, and the numbers of all grants grow.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn etcdctl_and_we_stand_in_one_line() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn etcdctl_and_we_stand_in_one_line(server: Running) {
     let (one, two) = (raw(&server).await, raw(&server).await);
     let first = one.lock("jobs/a").await.expect("free");
     let mut numbers = vec![first.fence()];
@@ -208,12 +208,10 @@ async fn etcdctl_and_we_stand_in_one_line() {
 }
 
 /// A number in a file that checks nothing, only kept right by the lock.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn etcdctl_and_we_count_right_together() {
+async fn etcdctl_and_we_count_right_together(server: Running) {
     const OURS: usize = 4;
     const THEIRS: usize = 4;
     const TIMES: usize = 12;
-    let Some(server) = start(servers::ETCD) else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("number");
     std::fs::write(&file, "0\n").expect("written");
@@ -252,9 +250,7 @@ fn read(file: &Path) -> usize {
 }
 
 /// `etcdctl elect` and our election are one: each sees the other's candidate lead.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn etcdctl_sees_whom_we_elect() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn etcdctl_sees_whom_we_elect(server: Running) {
     let keeper = raw(&server).await;
     let term = keeper.election("boss").campaign("we").await.expect("elected");
     let mut observer = Etcdctl::command(&server);

@@ -11,7 +11,6 @@ use std::{
     time::Duration,
 };
 use testkit::{
-    live::start,
     taker::Taker,
     world::{eventually, soon},
 };
@@ -19,6 +18,17 @@ use tokio::{
     sync::mpsc,
     task::{JoinHandle, JoinSet},
 };
+
+testkit::tests! {
+    [servers::ETCD] =>
+        a_lock_is_one_request_and_its_release_another,
+        a_try_on_a_busy_name_is_one_request_and_leaves_nothing,
+        a_hand_over_is_one_read,
+        in_a_line_a_lock_passes_on_without_a_read,
+        who_has_left_the_line_is_not_passed_the_lock,
+        however_many_wait_in_eight_processes_a_release_wakes_one,
+        ten_thousand_locks_are_kept_by_eleven_leases;
+}
 
 /// What the server has counted: requests and messages by method, and other numbers by name.
 pub(crate) fn counted(server: &Running) -> HashMap<String, u64> {
@@ -83,9 +93,7 @@ fn requests(of: &[(&str, u64)]) -> HashMap<String, u64> {
     of.iter().map(|(method, n)| ((*method).to_owned(), *n)).collect()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_is_one_request_and_its_release_another() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_lock_is_one_request_and_its_release_another(server: Running) {
     let keeper = keeper(&server).await;
     keeper.lock("a").await.expect("free").release().await.expect("released");
     let pair = async || keeper.lock("a").await.expect("free").release().await.expect("released");
@@ -99,9 +107,7 @@ async fn a_lock_is_one_request_and_its_release_another() {
     keeper.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_try_on_a_busy_name_is_one_request_and_leaves_nothing() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_try_on_a_busy_name_is_one_request_and_leaves_nothing(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let _held = one.lock("a").await.expect("free");
     let _reader = one.rwlock("r").read().await.expect("free");
@@ -128,9 +134,7 @@ async fn a_try_on_a_busy_name_is_one_request_and_leaves_nothing() {
 }
 
 /// Who held the lock before anybody came knows of nobody, so the next one reads once.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_is_one_read() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_hand_over_is_one_read(server: Running) {
     let keepers = [keeper(&server).await, keeper(&server).await];
     let mut held = keepers[0].lock("a").await.expect("free");
     let mut costs = Vec::new();
@@ -168,9 +172,7 @@ type Next = JoinHandle<lockkeeper::Result<Guard>>;
 
 /// However many wait, the one whose turn it is hears of it, and nobody else stirs. It watches its
 /// predecessor and itself; its session watches its mailbox.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_line_a_lock_passes_on_without_a_read() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn in_a_line_a_lock_passes_on_without_a_read(server: Running) {
     let holder = keeper(&server).await;
     let mut held = holder.lock("a").await.expect("free");
     let mut line = queue(&server, &holder, 30).await;
@@ -193,9 +195,7 @@ async fn in_a_line_a_lock_passes_on_without_a_read() {
 
 /// The holder knows who stands behind it. Of them one gives up, one is evicted, and the session of one
 /// ends: none of that keeps the lock from those behind.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_left_the_line_is_not_passed_the_lock() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn who_has_left_the_line_is_not_passed_the_lock(server: Running) {
     let holder = keeper(&server).await;
     let first = holder.lock("a").await.expect("free");
     let mut line = queue(&server, &holder, 7).await;
@@ -285,9 +285,7 @@ async fn granted(crowds: &mut [Crowd]) -> usize {
 /// Eight processes, with a hundred tickets in line each if `LOCKKEEPER_CROWD` is 100. What a release
 /// makes the server say by its watches is counted, which is one event, one letter and that two watches
 /// have ended: waiters who look again by themselves do not disturb that.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn however_many_wait_in_eight_processes_a_release_wakes_one() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn however_many_wait_in_eight_processes_a_release_wakes_one(server: Running) {
     let size = std::env::var("LOCKKEEPER_CROWD").ok().and_then(|n| n.parse().ok()).unwrap_or(6);
     let holder = keeper(&server).await;
     let held = holder.lock("a").await.expect("free");
@@ -319,9 +317,7 @@ async fn however_many_wait_in_eight_processes_a_release_wakes_one() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_locks_are_kept_by_eleven_leases() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn ten_thousand_locks_are_kept_by_eleven_leases(server: Running) {
     let ttl = Duration::from_secs(9);
     let keeper = Keeper::builder().ttl(ttl).connect(server.url()).await.expect("it answers");
     let mut tasks = JoinSet::new();

@@ -7,13 +7,22 @@ use servers::{FaultProxy, Running};
 use std::time::Duration;
 use testkit::{
     RawSession,
-    live::start,
     world::{eventually, soon},
 };
 
+testkit::tests! {
+    [servers::ETCD] =>
+        another_history_behind_the_same_address_is_noticed_within_two_renewals,
+        a_key_deleted_by_hand_is_noticed_within_two_renewals,
+        with_compact_the_history_stops_growing_and_waiters_are_woken,
+        compacting_on_a_slow_server_leaves_one_lease_for_the_interval,
+        a_handle_that_is_dropped_while_it_compacts_leaves_no_lease,
+        a_history_that_only_grows_is_advised_about;
+}
+
 /// Starts another server from a snapshot of the first one, as if it were the same.
-async fn twin(server: &Running, snapshot: &str) -> Option<Running> {
-    let mut twin = start(servers::ETCD)?;
+async fn twin(server: &Running, snapshot: &str) -> Running {
+    let mut twin = servers::ETCD.start().expect("the server starts");
     twin.stop().expect("stopped");
     let data = twin.folder().join("etcd-1");
     std::fs::remove_dir_all(&data).expect("removed");
@@ -28,7 +37,7 @@ async fn twin(server: &Running, snapshot: &str) -> Option<Running> {
     words.extend(restore.iter().map(String::as_str));
     etcdctl(server, &words).await;
     twin.restart().expect("restarted");
-    Some(twin)
+    twin
 }
 
 /// Behind the address is now a cluster that was restored from a snapshot. Its id is the same, and others
@@ -38,9 +47,7 @@ async fn twin(server: &Running, snapshot: &str) -> Option<Running> {
 /// A proxy of TCP has to break the connection in order to lead it elsewhere, so the client does see a
 /// connection break, as it often does. What tells it of the other history is the data alone: nothing that
 /// the twin says of itself (the cluster's id, its revision, the lease) differs from what the client expects.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_history_behind_the_same_address_is_noticed_within_two_renewals() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn another_history_behind_the_same_address_is_noticed_within_two_renewals(server: Running) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let url = format!("etcd://127.0.0.1:{}", proxy.port());
     let keeper = Keeper::builder().ttl(Duration::from_secs(12)).connect(&url).await;
@@ -55,7 +62,7 @@ async fn another_history_behind_the_same_address_is_noticed_within_two_renewals(
     again.release().await.expect("released");
     let again = keeper.lock("again").await.expect("free");
     let late = keeper.lock("late").await.expect("free");
-    let Some(twin) = twin(&server, &snapshot).await else { return };
+    let twin = twin(&server, &snapshot).await;
     // All tickets were compared once, as they always are.
     let renewals = |server: &Running| counted(server).get("LeaseKeepAlive").copied().unwrap_or(0);
     let before = renewals(&server);
@@ -79,9 +86,7 @@ async fn another_history_behind_the_same_address_is_noticed_within_two_renewals(
 }
 
 /// A key that is deleted by hand is noticed likewise.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_deleted_by_hand_is_noticed_within_two_renewals() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_key_deleted_by_hand_is_noticed_within_two_renewals(server: Running) {
     let keeper = Keeper::builder().ttl(Duration::from_secs(9)).connect(server.url()).await;
     let keeper = keeper.expect("it answers");
     let (kept, gone) = (keeper.lock("kept").await, keeper.lock("gone").await);
@@ -111,9 +116,7 @@ async fn pairs(keeper: &Keeper, times: usize) {
 }
 
 /// Old revisions go, young ones stay, and those who wait are woken, also when their watches are new.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_compact_the_history_stops_growing_and_waiters_are_woken() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn with_compact_the_history_stops_growing_and_waiters_are_woken(server: Running) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let ttl = Duration::from_secs(6);
     let connect = async |port: u16| {
@@ -161,9 +164,7 @@ fn has_compacted(server: &Running) -> bool {
 
 /// Every request takes more than half a second. Two clients find at the same time that compacting is due:
 /// one of them does it, and no lease stays but its own and those of the sessions.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn compacting_on_a_slow_server_leaves_one_lease_for_the_interval() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn compacting_on_a_slow_server_leaves_one_lease_for_the_interval(server: Running) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let url = format!("etcd://127.0.0.1:{}?compact=1h", proxy.port());
     let stores = [store(&url).await, store(&url).await];
@@ -189,9 +190,7 @@ async fn compacting_on_a_slow_server_leaves_one_lease_for_the_interval() {
 }
 
 /// The handle is dropped while the answer to the grant of the lease is under way.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_handle_that_is_dropped_while_it_compacts_leaves_no_lease() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_handle_that_is_dropped_while_it_compacts_leaves_no_lease(server: Running) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let store = store(&format!("etcd://127.0.0.1:{}?compact=1h", proxy.port())).await;
     let raw = RawSession::open(&store).await;
@@ -211,9 +210,7 @@ async fn store(url: &str) -> lockkeeper::store::AnyStore {
 }
 
 /// By default nothing is compacted; then the advice says so, with the server's own figures.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_history_that_only_grows_is_advised_about() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_history_that_only_grows_is_advised_about(server: Running) {
     let keeper = crate::keeper(&server).await;
     let advice = async |keeper: &Keeper| {
         let advice = keeper.store().advice().await.expect("an answer");

@@ -3,8 +3,11 @@
 
 mod clients;
 mod cost;
+mod edge_cases;
 mod history;
-mod links;
+mod interop;
+mod network;
+mod newer;
 mod raw;
 mod slots;
 
@@ -14,9 +17,24 @@ use servers::Running;
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
+    process::ExitCode,
     time::Duration,
 };
-use testkit::world::eventually;
+use testkit::{trials, world::eventually};
+
+fn main() -> ExitCode {
+    trials::main([
+        clients::tests(),
+        cost::tests(),
+        edge_cases::tests(),
+        history::tests(),
+        interop::tests(),
+        network::tests(),
+        newer::tests(),
+        raw::tests(),
+        slots::tests(),
+    ])
+}
 
 async fn keeper(server: &Running) -> Keeper {
     Keeper::builder()

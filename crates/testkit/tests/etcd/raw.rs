@@ -8,13 +8,23 @@ use crate::{
 };
 use lockkeeper::{Error, ErrorKind, Keeper, Store as _, Ticket, TicketId, store::ListScope};
 use serde_json::{Value, json};
-use servers::{Recipe, Running};
-use testkit::{live::start, world::soon};
+use servers::Running;
+use testkit::{trials::WithArgs, world::soon};
+
+testkit::tests! {
+    [servers::ETCD] =>
+        a_name_that_covers_our_own_keys_is_refused,
+        a_listing_says_which_locks_of_other_clients_it_does_not_show,
+        a_listing_shows_the_fence_that_the_holder_has;
+    [ROOMY] =>
+        a_listing_reads_no_more_of_a_cluster_than_it_says;
+}
+
+/// A server that takes great transactions, to be filled quickly.
+const ROOMY: WithArgs = WithArgs(servers::ETCD, &["--max-txn-ops=10000"]);
 
 /// Our own keys begin with the prefix and a slash; a line that would hold them is never free.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_covers_our_own_keys_is_refused() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_name_that_covers_our_own_keys_is_refused(server: Running) {
     for (options, refused, allowed) in [
         ("raw=true", ["lockkeeper", "lockkeeper/s", "lockkeeper/l/a"], ["lockkeepers", "a/b"]),
         ("raw=true&prefix=a/b", ["a", "a/b", "a/b/c"], ["ab", "a/bc"]),
@@ -43,9 +53,7 @@ async fn a_name_that_covers_our_own_keys_is_refused() {
 }
 
 /// Only a key that ends with the id of its lease is known for a lock among all keys of a cluster.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listing_says_which_locks_of_other_clients_it_does_not_show() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_listing_says_which_locks_of_other_clients_it_does_not_show(server: Running) {
     let keeper = raw(&server).await;
     let put = json!({ "key": "b2RkL21pbmU=", "value": "eHh4" });
     ask(&server, "/v3/kv/put", &put);
@@ -69,9 +77,7 @@ async fn holder(observer: &Keeper, name: &str) -> Ticket {
 
 /// Whether a lock was free or passed on, a listing shows the number that its holder has. The number of
 /// another client's grant is written nowhere.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listing_shows_the_fence_that_the_holder_has() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_listing_shows_the_fence_that_the_holder_has(server: Running) {
     let (one, two, observer) = (raw(&server).await, raw(&server).await, raw(&server).await);
     let first = one.lock("jobs/a").await.expect("free");
     assert_eq!(holder(&observer, "jobs/a").await.fence, Some(first.fence()));
@@ -142,17 +148,7 @@ fn put(server: &Running, keys: std::ops::Range<usize>) {
 }
 
 /// A cluster may hold a great many keys that have nothing to do with locks.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listing_reads_no_more_of_a_cluster_than_it_says() {
-    const ROOMY: Recipe = Recipe {
-        processes: |sandbox| {
-            let mut processes = (servers::ETCD.processes)(sandbox)?;
-            processes[0].args.push("--max-txn-ops=10000".into());
-            Ok(processes)
-        },
-        ..servers::ETCD
-    };
-    let Some(server) = start(ROOMY) else { return };
+async fn a_listing_reads_no_more_of_a_cluster_than_it_says(server: Running) {
     let keeper = raw(&server).await;
     let _held = keeper.lock("zz/held").await.expect("free");
     let everything = || ListScope::Prefix { prefix: String::new(), after: None };

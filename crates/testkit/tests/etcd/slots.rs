@@ -2,14 +2,17 @@
 
 use crate::{cost::counted, keeper};
 use lockkeeper::Guard;
+use servers::Running;
 use std::time::Duration;
-use testkit::live::start;
 use tokio::time::timeout;
 
+testkit::tests! {
+    [servers::ETCD] =>
+        a_hundred_readers_of_one_process_are_let_in_by_a_try;
+}
+
 /// A session has 64 slots in a line; the tickets after them share the slots of others.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_readers_of_one_process_are_let_in_by_a_try() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_hundred_readers_of_one_process_are_let_in_by_a_try(server: Running) {
     let keeper = keeper(&server).await;
     let mut readers: Vec<Guard> = Vec::new();
     for at in 1..=100 {

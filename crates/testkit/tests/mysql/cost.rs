@@ -1,8 +1,9 @@
 //! Round trips, connections, deadlocks.
 
-use crate::support::{client, deadlocks, keeper, number, processes, standing, start, status};
+use crate::support::{client, deadlocks, keeper, number, processes, standing, status};
 use lockkeeper::{Guard, Keeper};
 use mysql_async::{Conn, prelude::Queryable};
+use servers::Running;
 use std::{
     env,
     fs::{self, File},
@@ -13,9 +14,15 @@ use std::{
 use testkit::world::{eventually, soon};
 use tokio::task::JoinSet;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_uncontended_lock_and_its_release_are_two_plain_statements() {
-    let Some(server) = start() else { return };
+testkit::tests! {
+    crate::SERVERS =>
+        an_uncontended_lock_and_its_release_are_two_plain_statements,
+        a_long_snapshot_makes_locks_no_dearer,
+        a_thousand_locks_and_a_thousand_waiters_are_four_connections,
+        twelve_processes_meet_no_deadlock;
+}
+
+async fn an_uncontended_lock_and_its_release_are_two_plain_statements(server: Running) {
     let (keeper, mut witness) = (keeper(&server).await, client(&server).await);
     let (mut least, mut calls) = (u64::MAX, u64::MAX);
     // A renewal may fall into it, so the quietest of several times counts.
@@ -34,9 +41,7 @@ async fn an_uncontended_lock_and_its_release_are_two_plain_statements() {
 
 /// A backup reads for hours, so nothing that was deleted goes from the indexes. What a lock costs is
 /// counted in pages that the server looks at: walking over the remains of all locks before it would show.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_snapshot_makes_locks_no_dearer() {
-    let Some(server) = start() else { return };
+async fn a_long_snapshot_makes_locks_no_dearer(server: Running) {
     let (keeper, mut witness) = (keeper(&server).await, client(&server).await);
     let mut reader = client(&server).await;
     hand_offs(&keeper, &mut witness, 5).await;
@@ -86,9 +91,7 @@ async fn pages(keeper: &Keeper, witness: &mut Conn) -> u64 {
     least
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_locks_and_a_thousand_waiters_are_four_connections() {
-    let Some(server) = start() else { return };
+async fn a_thousand_locks_and_a_thousand_waiters_are_four_connections(server: Running) {
     let (keeper, mut witness) = (keeper(&server).await, client(&server).await);
     let (mut held, mut waiting) = (Vec::new(), JoinSet::new());
     for i in 0..1_000 {
@@ -117,9 +120,7 @@ async fn a_thousand_locks_and_a_thousand_waiters_are_four_connections() {
 }
 
 /// Twelve processes on eight names. `LOCKKEEPER_LOAD` says how many rounds each makes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twelve_processes_meet_no_deadlock() {
-    let Some(server) = start() else { return };
+async fn twelve_processes_meet_no_deadlock(server: Running) {
     let rounds: usize = env::var("LOCKKEEPER_LOAD").map_or(100, |n| n.parse().expect("a number"));
     let folder = tempfile::tempdir().expect("a folder");
     let mut processes = Vec::new();

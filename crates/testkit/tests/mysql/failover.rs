@@ -1,31 +1,26 @@
 //! A replica takes over behind a proxy, without what it had not been sent yet.
 
-use crate::{
-    SERVER,
-    support::{client, is_mysql, number, start_as},
-};
+use crate::support::{client, is_mysql, number};
 use lockkeeper::{Keeper, Loss};
 use mysql_async::prelude::Queryable;
-use servers::{FaultProxy, Recipe, Running};
+use servers::{FaultProxy, MARIADB, MYSQL, Recipe, Running};
 use std::time::{Duration, Instant};
-use testkit::world::{eventually, soon};
+use testkit::{
+    trials::WithArgs,
+    world::{eventually, soon},
+};
 
-/// A server that writes its log for replicas, which know it by this number.
-macro_rules! replicated {
-    ($id:literal) => {
-        Recipe {
-            processes: |sandbox| {
-                let mut processes = (SERVER.processes)(sandbox)?;
-                for process in &mut processes {
-                    let id = concat!("--server-id=", $id);
-                    process.args.extend([id.into(), "--log-bin=log".into()]);
-                    process.args.push("--binlog-format=ROW".into());
-                }
-                Ok(processes)
-            },
-            ..SERVER
-        }
-    };
+testkit::tests! {
+    [pair(MYSQL), pair(MARIADB)] =>
+        a_lock_that_the_promoted_replica_never_had_is_lost_within_two_renewals;
+}
+
+/// A primary and what becomes its replica: both write a log for replicas, which know them by their number.
+const fn pair(server: Recipe) -> (WithArgs, WithArgs) {
+    (
+        WithArgs(server, &["--server-id=1", "--log-bin=log", "--binlog-format=ROW"]),
+        WithArgs(server, &["--server-id=2", "--log-bin=log", "--binlog-format=ROW"]),
+    )
 }
 
 /// Lets the second server follow the first, from the beginning of its log.
@@ -54,13 +49,9 @@ async fn held(server: &Running) -> i64 {
     if number(&mut client, there).await > 0 { number(&mut client, sql).await } else { 0 }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_the_promoted_replica_never_had_is_lost_within_two_renewals() {
-    let (Some(mut primary), Some(replica)) =
-        (start_as(replicated!("1")), start_as(replicated!("2")))
-    else {
-        return;
-    };
+async fn a_lock_that_the_promoted_replica_never_had_is_lost_within_two_renewals(
+    (mut primary, replica): (Running, Running),
+) {
     follow(&primary, &replica).await;
     let proxy = FaultProxy::to(primary.ports()[0]).expect("a proxy");
     let url = format!("mysql://root@127.0.0.1:{}/lockkeeper", proxy.port());

@@ -1,6 +1,7 @@
 //! A server that dies, connections that are cut, rows that others sit on.
 
-use crate::support::{TTL, client, cut_all, keeper, standing, start, waiter};
+use crate::support::{TTL, client, cut_all, keeper, standing, waiter};
+use servers::Running;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU64, Ordering},
@@ -10,22 +11,24 @@ use testkit::{
     world::{eventually, soon},
 };
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_crashes_keeps_the_locks() {
-    let Some(server) = start() else { return };
+testkit::tests! {
+    crate::SERVERS =>
+        a_server_that_crashes_keeps_the_locks,
+        a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters,
+        cut_connections_cost_no_lock_and_no_place_in_the_line,
+        a_restart_under_load_leaves_no_orphan_and_no_fence_goes_back;
+}
+
+async fn a_server_that_crashes_keeps_the_locks(server: Running) {
     crashes_and_remembers(server).await;
 }
 
 /// Unknown is not lost, until the deadline; those who wait are served when the server goes on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters() {
-    let Some(server) = start() else { return };
+async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters(server: Running) {
     stands_still(server, TTL).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cut_connections_cost_no_lock_and_no_place_in_the_line() {
-    let Some(server) = start() else { return };
+async fn cut_connections_cost_no_lock_and_no_place_in_the_line(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let held = one.lock("a").await.expect("free");
     let waiter = waiter(&two, "a", 1).await;
@@ -45,9 +48,7 @@ async fn cut_connections_cost_no_lock_and_no_place_in_the_line() {
 }
 
 /// Keepers that lock and release all the time while the server is killed and started again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_under_load_leaves_no_orphan_and_no_fence_goes_back() {
-    let Some(mut server) = start() else { return };
+async fn a_restart_under_load_leaves_no_orphan_and_no_fence_goes_back(mut server: Running) {
     let stop = Arc::new(AtomicBool::new(false));
     let (mut tasks, mut keepers) = (Vec::new(), Vec::new());
     let rounds = Arc::new(AtomicU64::new(0));

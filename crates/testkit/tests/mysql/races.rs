@@ -1,8 +1,9 @@
 //! One statement here, a whole procedure there, on the same line at the same time.
 
-use crate::support::{client, deadlocks, keeper, standing, start};
+use crate::support::{client, deadlocks, keeper, standing};
 use lockkeeper::Keeper;
 use mysql_async::prelude::Queryable;
+use servers::Running;
 use std::{
     env,
     sync::{
@@ -13,12 +14,17 @@ use std::{
 use testkit::world::soon;
 use tokio::task::JoinSet;
 
+testkit::tests! {
+    crate::SERVERS =>
+        who_comes_while_the_holder_leaves_is_served,
+        a_transaction_and_guards_take_turns,
+        who_looks_at_a_gate_without_taking_it_lets_it_go;
+}
+
 /// Two who come and go without a pause meet in every way: one comes while the other takes the free lock,
 /// holds it, or leaves by the plain statement. Nobody is forgotten, and no two are in.
 /// `LOCKKEEPER_RACES` says how many rounds each makes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_while_the_holder_leaves_is_served() {
-    let Some(server) = start() else { return };
+async fn who_comes_while_the_holder_leaves_is_served(server: Running) {
     let rounds: usize = env::var("LOCKKEEPER_RACES").map_or(300, |n| n.parse().expect("a number"));
     let mut witness = client(&server).await;
     let (inside, last) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -51,9 +57,7 @@ async fn who_comes_while_the_holder_leaves_is_served() {
 
 /// In READ COMMITTED a row that `lk_lock` finds taken is let go, so its holder can leave while the
 /// transaction waits for that very lock.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_and_guards_take_turns() {
-    let Some(server) = start() else { return };
+async fn a_transaction_and_guards_take_turns(server: Running) {
     let keeper = keeper(&server).await;
     let (url, inside) = (server.url().to_owned(), Arc::new(AtomicBool::new(false)));
     keeper.lock("a").await.expect("free").release().await.expect("released");
@@ -85,9 +89,7 @@ async fn a_transaction_and_guards_take_turns() {
 
 /// A transaction looks at the gate again and again while its holder comes and goes, and never takes it: nothing may
 /// stay locked, in whichever way the two meet, or the holder could not leave before that transaction's end.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_looks_at_a_gate_without_taking_it_lets_it_go() {
-    let Some(server) = start() else { return };
+async fn who_looks_at_a_gate_without_taking_it_lets_it_go(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     keeper.lock("a").await.expect("free").release().await.expect("released");
     let looks = "CREATE PROCEDURE look_often(times INT) BEGIN DECLARE got, last BIGINT; \

@@ -1,10 +1,19 @@
 //! Lock fields on the rows of a table of the user's own, and two traps that such locks fall into.
 
-use crate::support::{client, opts, start};
+use crate::support::{client, opts};
 use mysql_async::{Conn, prelude::Queryable};
 use servers::Running;
 use std::time::Duration;
 use testkit::world::eventually;
+
+testkit::tests! {
+    crate::SERVERS =>
+        a_row_belongs_to_one_owner_until_its_time_is_over,
+        a_row_is_not_given_to_an_owner_without_a_name,
+        an_old_fence_writes_nothing,
+        a_client_that_counts_found_rows_gets_no_lock_twice,
+        attempts_in_the_same_moment_steal_nothing;
+}
 
 async fn table(server: &Running) -> Conn {
     // The store's first handle makes the procedures.
@@ -36,9 +45,7 @@ async fn release(user: &mut Conn, id: u32, fence: i64) -> i64 {
 
 const LONG: Duration = Duration::from_secs(60);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_belongs_to_one_owner_until_its_time_is_over() {
-    let Some(server) = start() else { return };
+async fn a_row_belongs_to_one_owner_until_its_time_is_over(server: Running) {
     let mut user = table(&server).await;
     let first = lock(&mut user, 1, "one", LONG).await;
     assert!(first > 0);
@@ -62,9 +69,7 @@ async fn a_row_belongs_to_one_owner_until_its_time_is_over() {
 }
 
 /// Nobody's row would be everybody's.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_is_not_given_to_an_owner_without_a_name() {
-    let Some(server) = start() else { return };
+async fn a_row_is_not_given_to_an_owner_without_a_name(server: Running) {
     let mut user = table(&server).await;
     let sql = "CALL lk_row_lock('job', 'id', 1, NULL, 60000)";
     let e = user.query_drop(sql).await.expect_err("no owner").to_string();
@@ -73,9 +78,7 @@ async fn a_row_is_not_given_to_an_owner_without_a_name() {
 }
 
 /// The plain guard: a holder that was overtaken changes nothing.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_old_fence_writes_nothing() {
-    let Some(server) = start() else { return };
+async fn an_old_fence_writes_nothing(server: Running) {
     let mut user = table(&server).await;
     let old = lock(&mut user, 1, "one", LONG).await;
     release(&mut user, 1, old).await;
@@ -91,9 +94,7 @@ async fn an_old_fence_writes_nothing() {
 
 /// Some drivers ask the server to count rows that were found and not changed. A held row must not
 /// look like a fresh one to them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_counts_found_rows_gets_no_lock_twice() {
-    let Some(server) = start() else { return };
+async fn a_client_that_counts_found_rows_gets_no_lock_twice(server: Running) {
     drop(table(&server).await);
     let mut user = Conn::new(opts(&server).client_found_rows(true)).await.expect("connected");
     let first = lock(&mut user, 1, "one", LONG).await;
@@ -105,9 +106,7 @@ async fn a_client_that_counts_found_rows_gets_no_lock_twice() {
 
 /// Two takers within one tick of the clock: what decides is the owner, not a time that happens to be
 /// the same.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn attempts_in_the_same_moment_steal_nothing() {
-    let Some(server) = start() else { return };
+async fn attempts_in_the_same_moment_steal_nothing(server: Running) {
     let mut user = table(&server).await;
     let (mut stolen, mut last) = (0, 0);
     for _ in 0..500 {

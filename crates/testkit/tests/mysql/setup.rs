@@ -1,14 +1,23 @@
 //! Making the tables, by whom, and what is said about a server's set-up.
 
-use crate::{
-    SERVER,
-    support::{Process, client, opts, processes, run, run_as, standing, start, start_as, the_dead},
-};
+use crate::support::{Process, client, opts, processes, run, run_as, standing, the_dead};
 use lockkeeper::{Keeper, Store as _, store::migration};
 use mysql_async::prelude::Queryable;
-use servers::{Recipe, Running};
+use servers::{MARIADB, MYSQL, Running};
 use std::time::Duration;
-use testkit::world::eventually;
+use testkit::{trials::WithArgs, world::eventually};
+
+testkit::tests! {
+    crate::SERVERS =>
+        who_may_make_no_tables_is_told_which_rights_and_what_else_helps,
+        missing_rights_are_named_with_the_statement_that_grants_them,
+        all_who_come_first_find_one_store,
+        tables_of_a_newer_lockkeeper_are_left_alone,
+        a_keeper_connects_while_others_send_bytes_that_are_no_text,
+        programs_that_live_shortly_leave_the_dead_not_for_ever;
+    LAX =>
+        a_lax_set_up_is_named_with_its_consequence;
+}
 
 /// The URL of this server for another user.
 pub(crate) fn url_for(server: &Running, user: &str) -> String {
@@ -55,9 +64,7 @@ async fn worker(server: &Running) {
     user_with(server, "worker", documented()[1]).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_may_make_no_tables_is_told_which_rights_and_what_else_helps() {
-    let Some(server) = start() else { return };
+async fn who_may_make_no_tables_is_told_which_rights_and_what_else_helps(server: Running) {
     worker(&server).await;
     let url = url_for(&server, "worker");
     let e = Keeper::connect(&url).await.expect_err("no right to make tables").to_string();
@@ -74,9 +81,7 @@ async fn who_may_make_no_tables_is_told_which_rights_and_what_else_helps() {
 }
 
 /// Each refusal names the next statement to run, until there is none left.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn missing_rights_are_named_with_the_statement_that_grants_them() {
-    let Some(server) = start() else { return };
+async fn missing_rights_are_named_with_the_statement_that_grants_them(server: Running) {
     let mut root = client(&server).await;
     for made in [false, true] {
         let user = format!("app_{made}");
@@ -107,9 +112,7 @@ async fn missing_rights_are_named_with_the_statement_that_grants_them() {
 }
 
 /// Many processes connect to an empty database at once: all of them to the same store.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_who_come_first_find_one_store() {
-    let Some(server) = start() else { return };
+async fn all_who_come_first_find_one_store(server: Running) {
     let mut comers = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let url = server.url().to_owned();
@@ -119,9 +122,7 @@ async fn all_who_come_first_find_one_store() {
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tables_of_a_newer_lockkeeper_are_left_alone() {
-    let Some(server) = start() else { return };
+async fn tables_of_a_newer_lockkeeper_are_left_alone(server: Running) {
     Keeper::connect(server.url()).await.expect("connected");
     client(&server).await.query_drop("UPDATE lk_meta SET layout = 999").await.expect("done");
     let e = Keeper::connect(server.url()).await.expect_err("too new").to_string();
@@ -129,9 +130,7 @@ async fn tables_of_a_newer_lockkeeper_are_left_alone() {
 }
 
 /// MySQL's own tables of what runs cannot show such a statement.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_keeper_connects_while_others_send_bytes_that_are_no_text() {
-    let Some(server) = start() else { return };
+async fn a_keeper_connects_while_others_send_bytes_that_are_no_text(server: Running) {
     let (mut other, mut witness) = (client(&server).await, client(&server).await);
     let its = other.id();
     let long = tokio::spawn(async move {
@@ -147,21 +146,13 @@ async fn a_keeper_connects_while_others_send_bytes_that_are_no_text() {
     let _ = long.await.expect("no panic");
 }
 
-/// A server that does not write every commit to its disk.
-const LAX: Recipe = Recipe {
-    processes: |sandbox| {
-        let mut processes = (SERVER.processes)(sandbox)?;
-        for process in &mut processes {
-            process.args.push("--innodb-flush-log-at-trx-commit=2".into());
-        }
-        Ok(processes)
-    },
-    ..SERVER
-};
+/// Servers that do not write every commit to their disk.
+const LAX: [WithArgs; 2] = [
+    WithArgs(MYSQL, &["--innodb-flush-log-at-trx-commit=2"]),
+    WithArgs(MARIADB, &["--innodb-flush-log-at-trx-commit=2"]),
+];
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lax_set_up_is_named_with_its_consequence() {
-    let Some(server) = start_as(LAX) else { return };
+async fn a_lax_set_up_is_named_with_its_consequence(server: Running) {
     let keeper = Keeper::connect(server.url()).await.expect("connected");
     let advice = keeper.store().advice().await.expect("an answer");
     let advice: Vec<String> = advice.iter().map(ToString::to_string).collect();
@@ -172,9 +163,7 @@ async fn a_lax_set_up_is_named_with_its_consequence() {
 }
 
 /// Not even where no program lives long enough to renew anything.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn programs_that_live_shortly_leave_the_dead_not_for_ever() {
-    let Some(server) = start() else { return };
+async fn programs_that_live_shortly_leave_the_dead_not_for_ever(server: Running) {
     let mut witness = client(&server).await;
     let job = async || {
         let keeper = testkit::live::keeper(&server, Duration::from_secs(600)).await;

@@ -1,6 +1,5 @@
 //! A server, keepers of it, and a client beside them.
 
-use crate::SERVER;
 use lockkeeper::Keeper;
 use mysql_async::{Conn, Opts, OptsBuilder, Row, prelude::*};
 use servers::Running;
@@ -11,14 +10,9 @@ use std::{
 };
 use testkit::live;
 
-pub(crate) use testkit::live::{start as start_as, waiter};
+pub(crate) use testkit::live::waiter;
 
 pub(crate) const TTL: Duration = Duration::from_secs(3);
-
-/// A running server, or nothing if it cannot be had and nobody insists.
-pub(crate) fn start() -> Option<Running> {
-    live::start(SERVER)
-}
 
 pub(crate) async fn keeper(server: &Running) -> Keeper {
     live::keeper(server, TTL).await

@@ -1,15 +1,32 @@
 //! Locks inside the users' own transactions.
 
-use crate::support::{
-    Process, TTL, client, is_mysql, keeper, number, processes, start, the_dead, waiter,
-};
+use crate::support::{Process, TTL, client, is_mysql, keeper, number, processes, the_dead, waiter};
 use lockkeeper::{
     Error, Keeper, Sequencer,
     store::mysql::{fence_check, lock_in},
 };
 use mysql_async::{IsolationLevel, TxOpts, prelude::Queryable};
+use servers::Running;
 use std::time::Duration;
 use testkit::world::{eventually, soon};
+
+testkit::tests! {
+    crate::SERVERS =>
+        a_transaction_holds_its_lock_until_it_ends_and_others_stand_in_line,
+        a_transaction_does_not_get_what_a_guard_holds,
+        a_transaction_that_cannot_see_how_the_lock_stands_is_refused,
+        a_refused_transaction_takes_nothing_from_a_holder_that_looks_dead_to_it,
+        a_paused_holders_commit_is_refused,
+        who_has_checked_a_fence_is_not_overtaken_before_the_commit,
+        a_release_before_the_commit_waits_for_it,
+        a_time_zone_changes_no_fence,
+        who_does_not_say_how_long_to_wait_does_not_wait,
+        without_a_transaction_there_is_no_lock_and_no_check,
+        a_transaction_that_takes_over_from_the_dead_holds_nobody_up,
+        a_transaction_that_takes_over_from_the_dead_keeps_no_other_name_closed,
+        a_transaction_waits_for_the_first_holder_of_a_name_and_keeps_nothing_from_it,
+        two_transactions_take_over_two_names_of_one_dead_session;
+}
 
 const LEVELS: [IsolationLevel; 2] = [IsolationLevel::ReadCommitted, IsolationLevel::RepeatableRead];
 
@@ -19,9 +36,7 @@ fn at(level: IsolationLevel) -> TxOpts {
     opts
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_holds_its_lock_until_it_ends_and_others_stand_in_line() {
-    let Some(server) = start() else { return };
+async fn a_transaction_holds_its_lock_until_it_ends_and_others_stand_in_line(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     for level in LEVELS {
         for commit in [true, false] {
@@ -46,9 +61,7 @@ async fn a_transaction_holds_its_lock_until_it_ends_and_others_stand_in_line() {
     keeper.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_does_not_get_what_a_guard_holds() {
-    let Some(server) = start() else { return };
+async fn a_transaction_does_not_get_what_a_guard_holds(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     for level in LEVELS {
         let held = keeper.lock("a").await.expect("free");
@@ -65,9 +78,7 @@ async fn a_transaction_does_not_get_what_a_guard_holds() {
 }
 
 /// In REPEATABLE READ a transaction sees what was when it first read.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_that_cannot_see_how_the_lock_stands_is_refused() {
-    let Some(server) = start() else { return };
+async fn a_transaction_that_cannot_see_how_the_lock_stands_is_refused(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     keeper.lock("a").await.expect("free").release().await.expect("released");
     let mut tx = user.start_transaction(at(IsolationLevel::RepeatableRead)).await.expect("begun");
@@ -82,9 +93,7 @@ async fn a_transaction_that_cannot_see_how_the_lock_stands_is_refused() {
 
 /// In an old snapshot a holder that has been renewed since looks dead. The refusal has changed nothing, also
 /// if the transaction is committed all the same.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_transaction_takes_nothing_from_a_holder_that_looks_dead_to_it() {
-    let Some(server) = start() else { return };
+async fn a_refused_transaction_takes_nothing_from_a_holder_that_looks_dead_to_it(server: Running) {
     let ttl = Duration::from_secs(1);
     let (keeper, mut user) = (testkit::live::keeper(&server, ttl).await, client(&server).await);
     let held = keeper.lock("a").await.expect("free");
@@ -110,9 +119,7 @@ async fn a_refused_transaction_takes_nothing_from_a_holder_that_looks_dead_to_it
 
 /// A holder is paused between its work and its commit; meanwhile another takes the lock over and
 /// commits. What the first one does then is refused as a whole.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_paused_holders_commit_is_refused() {
-    let Some(server) = start() else { return };
+async fn a_paused_holders_commit_is_refused(server: Running) {
     let mut user = client(&server).await;
     user.query_drop("CREATE TABLE account(id INT PRIMARY KEY, paid INT)").await.expect("made");
     user.query_drop("INSERT INTO account VALUES (7, 0)").await.expect("written");
@@ -147,9 +154,7 @@ async fn abandoned(url: &str) -> Sequencer {
 
 /// The check and the commit are one step: nobody is granted the lock in between, though the session
 /// has expired; renewals of other sessions and other names go on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_checked_a_fence_is_not_overtaken_before_the_commit() {
-    let Some(server) = start() else { return };
+async fn who_has_checked_a_fence_is_not_overtaken_before_the_commit(server: Running) {
     let (mut user, mut witness) = (client(&server).await, client(&server).await);
     let (first, second) = (keeper(&server).await, keeper(&server).await);
     let held = first.lock("a").lease(TTL).await.expect("free");
@@ -170,9 +175,7 @@ async fn who_has_checked_a_fence_is_not_overtaken_before_the_commit() {
 }
 
 /// The holder's own release waits for its transaction too, and comes through after it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_before_the_commit_waits_for_it() {
-    let Some(server) = start() else { return };
+async fn a_release_before_the_commit_waits_for_it(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     let held = keeper.lock("a").await.expect("free");
     let sequencer = held.sequencer();
@@ -187,9 +190,7 @@ async fn a_release_before_the_commit_waits_for_it() {
 }
 
 /// All time is the server's, in UTC, whatever a connection of a user's thinks of it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_time_zone_changes_no_fence() {
-    let Some(server) = start() else { return };
+async fn a_time_zone_changes_no_fence(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     let mut last = 0;
     for zone in ["+05:00", "-11:00", "+00:00"] {
@@ -212,9 +213,7 @@ async fn a_time_zone_changes_no_fence() {
     keeper.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_does_not_say_how_long_to_wait_does_not_wait() {
-    let Some(server) = start() else { return };
+async fn who_does_not_say_how_long_to_wait_does_not_wait(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     let _held = keeper.lock("a").await.expect("free");
     let mut tx = user.start_transaction(at(IsolationLevel::ReadCommitted)).await.expect("begun");
@@ -224,9 +223,7 @@ async fn who_does_not_say_how_long_to_wait_does_not_wait() {
     keeper.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_transaction_there_is_no_lock_and_no_check() {
-    let Some(server) = start() else { return };
+async fn without_a_transaction_there_is_no_lock_and_no_check(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     let held = keeper.lock("a").await.expect("free");
     for refused in [
@@ -241,9 +238,7 @@ async fn without_a_transaction_there_is_no_lock_and_no_check() {
 
 /// The dead session's row is the transaction's until it ends. Nobody waits for that: who asks for the name
 /// is told that it is busy or stands in line, and others are served.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_that_takes_over_from_the_dead_holds_nobody_up() {
-    let Some(server) = start() else { return };
+async fn a_transaction_that_takes_over_from_the_dead_holds_nobody_up(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     abandoned(server.url()).await;
     let mut tx = user.start_transaction(at(IsolationLevel::ReadCommitted)).await.expect("begun");
@@ -262,9 +257,7 @@ async fn a_transaction_that_takes_over_from_the_dead_holds_nobody_up() {
 }
 
 /// One name of the dead is the transaction's. The others are nobody's.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_that_takes_over_from_the_dead_keeps_no_other_name_closed() {
-    let Some(server) = start() else { return };
+async fn a_transaction_that_takes_over_from_the_dead_keeps_no_other_name_closed(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     let _held = keeper.lock("held").await.expect("free");
     the_dead(&mut user, &["a", "b"], "held", i64::MAX).await;
@@ -281,9 +274,9 @@ async fn a_transaction_that_takes_over_from_the_dead_keeps_no_other_name_closed(
 /// The first who uses a name makes its gate, which another transaction meets before the commit: it waits for the
 /// lock, and its holder can leave meanwhile. MySQL waits for the commit instead, and tells the transaction to begin
 /// again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_waits_for_the_first_holder_of_a_name_and_keeps_nothing_from_it() {
-    let Some(server) = start() else { return };
+async fn a_transaction_waits_for_the_first_holder_of_a_name_and_keeps_nothing_from_it(
+    server: Running,
+) {
     let (keeper, mut maker) = (keeper(&server).await, client(&server).await);
     let (mut user, mut witness) = (client(&server).await, client(&server).await);
     let _like = keeper.lock("like").await.expect("free");
@@ -320,9 +313,7 @@ async fn a_transaction_waits_for_the_first_holder_of_a_name_and_keeps_nothing_fr
 
 /// The row of the dead session is the first transaction's. The second waits for that, and is not told that its
 /// snapshot is old.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_transactions_take_over_two_names_of_one_dead_session() {
-    let Some(server) = start() else { return };
+async fn two_transactions_take_over_two_names_of_one_dead_session(server: Running) {
     let keeper = keeper(&server).await;
     let (mut one, mut two) = (client(&server).await, client(&server).await);
     let _held = keeper.lock("held").await.expect("free");

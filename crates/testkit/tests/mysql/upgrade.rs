@@ -2,7 +2,7 @@
 
 use crate::{
     setup::{documented, tables_by_a_user, url_for, user_with},
-    support::{TTL, client, keeper, number, run, start, status},
+    support::{TTL, client, keeper, number, run, status},
 };
 use lockkeeper::{Keeper, Mode, store::migration};
 use mysql_async::{Conn, Row, Value, params::Params, prelude::Queryable};
@@ -15,6 +15,15 @@ use std::{
     time::Duration,
 };
 use testkit::world::{eventually, soon};
+
+testkit::tests! {
+    crate::SERVERS =>
+        tables_of_the_oldest_layout_are_brought_up_to_date,
+        an_upgrade_under_load_loses_no_lock_no_fence_and_no_cell,
+        the_printed_script_brings_an_older_layout_up_to_date,
+        an_old_script_changes_nothing_in_a_newer_database,
+        a_process_that_lives_through_an_upgrade_goes_on_by_procedures;
+}
 
 const OLDEST: &str = include_str!("layout_1.sql");
 const BEFORE: &str = include_str!("layout_3.sql");
@@ -113,9 +122,7 @@ async fn layout(witness: &mut Conn) -> i64 {
 }
 
 /// A holder and a waiter of the oldest layout, and a cell.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tables_of_the_oldest_layout_are_brought_up_to_date() {
-    let Some(server) = start() else { return };
+async fn tables_of_the_oldest_layout_are_brought_up_to_date(server: Running) {
     tables_by_a_user(&server, OLDEST).await;
     let mut old = Old::open(&server, Vec::new()).await;
     let (holder, waiter) = ([1; 16], [2; 16]);
@@ -145,9 +152,7 @@ async fn tables_of_the_oldest_layout_are_brought_up_to_date() {
 }
 
 /// Programs of the layout before hold, lock and release all the time, and go on with their statements.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upgrade_under_load_loses_no_lock_no_fence_and_no_cell() {
-    let Some(server) = start() else { return };
+async fn an_upgrade_under_load_loses_no_lock_no_fence_and_no_cell(server: Running) {
     tables_by_a_user(&server, BEFORE).await;
     let mut holder = Old::open(&server, vec![0.into()]).await;
     let (_, held) = holder.enter("held", &[1; 16], true).await;
@@ -201,9 +206,7 @@ async fn an_upgrade_under_load_loses_no_lock_no_fence_and_no_cell() {
 }
 
 /// An administrator brings the tables up to date, for programs that may make none.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_printed_script_brings_an_older_layout_up_to_date() {
-    let Some(server) = start() else { return };
+async fn the_printed_script_brings_an_older_layout_up_to_date(server: Running) {
     run(&server, BEFORE).expect("made");
     let url = format!("{}?create=false", server.url());
     let e = Keeper::connect(&url).await.expect_err("too old").to_string();
@@ -214,9 +217,7 @@ async fn the_printed_script_brings_an_older_layout_up_to_date() {
     keeper.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_old_script_changes_nothing_in_a_newer_database() {
-    let Some(server) = start() else { return };
+async fn an_old_script_changes_nothing_in_a_newer_database(server: Running) {
     let script = migration(server.url()).expect("a script");
     run(&server, &script).expect("it runs");
     run(&server, &script).expect("and again");
@@ -235,9 +236,7 @@ async fn an_old_script_changes_nothing_in_a_newer_database() {
 }
 
 /// What it sends by itself may not know all that the newer tables have, so it lets the procedures decide.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_lives_through_an_upgrade_goes_on_by_procedures() {
-    let Some(server) = start() else { return };
+async fn a_process_that_lives_through_an_upgrade_goes_on_by_procedures(server: Running) {
     let keeper = keeper(&server).await;
     let held = keeper.lock("held").await.expect("free");
     let mut root = client(&server).await;

@@ -2,18 +2,28 @@
 
 use crate::{
     setup::{documented, tables_by_a_user, url_for, user_with},
-    support::{client, is_mysql, number, processes, run, start},
+    support::{client, is_mysql, number, processes, run},
 };
 use lockkeeper::{
     Keeper,
     store::{migration, mysql::fence_check},
 };
 use mysql_async::{Conn, Row, prelude::Queryable};
+use servers::Running;
 use std::time::{Duration, Instant};
 use testkit::{
     live,
     world::{eventually, soon},
 };
+
+testkit::tests! {
+    crate::SERVERS =>
+        an_upgrade_that_lacks_a_right_changes_nothing_and_names_it,
+        upgrades_beside_an_open_transaction_cost_no_lock,
+        the_last_layout_is_brought_up_to_date_beside_an_open_transaction,
+        procedures_that_root_made_are_said_to_need_such_a_user,
+        the_printed_script_stops_while_another_makes_the_tables;
+}
 
 /// Layouts, and the rights that they need to be brought up to date and new tables do not.
 const WANTED: [(&str, &str); 3] = [
@@ -38,9 +48,7 @@ async fn schema(witness: &mut Conn) -> Vec<String> {
 }
 
 /// The refusal names the right, and with it the upgrade comes to its end.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upgrade_that_lacks_a_right_changes_nothing_and_names_it() {
-    let Some(server) = start() else { return };
+async fn an_upgrade_that_lacks_a_right_changes_nothing_and_names_it(server: Running) {
     let mut root = client(&server).await;
     for (at, (tables, right)) in WANTED.into_iter().enumerate() {
         tables_by_a_user(&server, tables).await;
@@ -71,9 +79,7 @@ async fn back_to_layout_3(root: &mut Conn) {
 }
 
 /// Whoever wants to change a table that the transaction has read makes all who come after wait.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn upgrades_beside_an_open_transaction_cost_no_lock() {
-    let Some(server) = start() else { return };
+async fn upgrades_beside_an_open_transaction_cost_no_lock(server: Running) {
     let keeper = live::keeper(&server, SHORT).await;
     let held = keeper.lock("held").await.expect("free");
     let (mut root, mut user) = (client(&server).await, client(&server).await);
@@ -113,9 +119,7 @@ async fn upgrades_beside_an_open_transaction_cost_no_lock() {
 }
 
 /// The layout before this one has the same tables.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_layout_is_brought_up_to_date_beside_an_open_transaction() {
-    let Some(server) = start() else { return };
+async fn the_last_layout_is_brought_up_to_date_beside_an_open_transaction(server: Running) {
     let keeper = live::keeper(&server, SHORT).await;
     let held = keeper.lock("held").await.expect("free");
     let (mut root, mut user) = (client(&server).await, client(&server).await);
@@ -136,9 +140,7 @@ async fn the_last_layout_is_brought_up_to_date_beside_an_open_transaction() {
 }
 
 /// Only MySQL has that right.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn procedures_that_root_made_are_said_to_need_such_a_user() {
-    let Some(server) = start() else { return };
+async fn procedures_that_root_made_are_said_to_need_such_a_user(server: Running) {
     let mut root = client(&server).await;
     if !is_mysql(&mut root).await {
         return;
@@ -150,9 +152,7 @@ async fn procedures_that_root_made_are_said_to_need_such_a_user() {
     assert_eq!(number(&mut root, "SELECT layout FROM lk_meta").await, 3);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_printed_script_stops_while_another_makes_the_tables() {
-    let Some(server) = start() else { return };
+async fn the_printed_script_stops_while_another_makes_the_tables(server: Running) {
     let mut other = client(&server).await;
     let turn = "SELECT GET_LOCK('lockkeeper making lk', 0)";
     assert_eq!(number(&mut other, turn).await, 1);

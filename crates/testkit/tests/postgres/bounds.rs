@@ -1,21 +1,31 @@
 //! What a request takes from the server is bounded, whatever others have left behind.
 
-use crate::support::{HASTY, User, keeper, start};
-use servers::{POSTGRES, Recipe};
+use crate::support::{HASTY, User, keeper};
+use servers::{POSTGRES, Running};
 use std::time::{Duration, Instant};
-use testkit::world::eventually;
+use testkit::{trials::WithArgs, world::eventually};
+
+testkit::tests! {
+    [SMALL] =>
+        a_sweep_of_many_dead_fits_into_a_small_servers_lock_table,
+        a_line_of_many_dead_fits_there_too;
+    [HASTY] =>
+        a_long_snapshot_makes_no_hand_over_walk_over_those_before,
+        looking_at_all_lines_costs_each_of_them_once;
+}
 
 /// A server with room for few locks: 10 for each of 20 connections.
-const SMALL: Recipe = Recipe {
-    processes: |sandbox| {
-        let mut processes = (HASTY.processes)(sandbox)?;
-        for setting in ["max_connections=20", "max_locks_per_transaction=10"] {
-            processes[0].args.extend(["-c".into(), setting.into()]);
-        }
-        Ok(processes)
-    },
-    ..POSTGRES
-};
+const SMALL: WithArgs = WithArgs(
+    POSTGRES,
+    &[
+        "-c",
+        "synchronous_commit=off",
+        "-c",
+        "max_connections=20",
+        "-c",
+        "max_locks_per_transaction=10",
+    ],
+);
 
 /// How many advisory locks this transaction has.
 const KEYS: &str =
@@ -47,9 +57,7 @@ async fn keys_of(user: &User, sql: &str) -> i64 {
     keys
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sweep_of_many_dead_fits_into_a_small_servers_lock_table() {
-    let Some(server) = start(SMALL) else { return };
+async fn a_sweep_of_many_dead_fits_into_a_small_servers_lock_table(server: Running) {
     keeper(&server).await.close().await;
     let user = User::of(&server).await;
     user.run(DEAD).await;
@@ -67,9 +75,7 @@ async fn a_sweep_of_many_dead_fits_into_a_small_servers_lock_table() {
     .await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_line_of_many_dead_fits_there_too() {
-    let Some(server) = start(SMALL) else { return };
+async fn a_line_of_many_dead_fits_there_too(server: Running) {
     keeper(&server).await.close().await;
     let user = User::of(&server).await;
     user.run(DEAD).await;
@@ -90,9 +96,7 @@ async fn a_line_of_many_dead_fits_there_too() {
 }
 
 /// Others' snapshot keeps every ticket of the last hour in the index. Who comes next walks over none of them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_snapshot_makes_no_hand_over_walk_over_those_before() {
-    let Some(server) = start(HASTY) else { return };
+async fn a_long_snapshot_makes_no_hand_over_walk_over_those_before(server: Running) {
     keeper(&server).await.close().await;
     let (user, dump) = (User::of(&server).await, User::of(&server).await);
     user.run("SELECT lockkeeper.lk_open('\\x01', 600000000, 0, 'c', 'h', 1, 'p')").await;
@@ -125,9 +129,7 @@ async fn a_long_snapshot_makes_no_hand_over_walk_over_those_before() {
 }
 
 /// Eight times as many locks may take eight times as long, and not sixty-four times.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn looking_at_all_lines_costs_each_of_them_once() {
-    let Some(server) = start(HASTY) else { return };
+async fn looking_at_all_lines_costs_each_of_them_once(server: Running) {
     keeper(&server).await.close().await;
     let user = User::of(&server).await;
     user.run("SET enable_seqscan = off; SET jit = off").await;

@@ -1,6 +1,6 @@
 //! Statements, messages and connections.
 
-use crate::support::{TALKATIVE, TTL, User, keeper, start, until_length};
+use crate::support::{TALKATIVE, TTL, User, keeper, until_length};
 use lockkeeper::{
     Guard, Keeper,
     store::{Entered, Left, PollScope, Store as _, TicketStatus},
@@ -11,6 +11,23 @@ use testkit::{
     raw_session::RawSession,
     world::{eventually, soon},
 };
+
+testkit::tests! {
+    [TALKATIVE] =>
+        an_uncontended_lock_and_its_release_are_two_calls_and_no_message,
+        a_release_is_prepared_while_the_lock_is_held,
+        a_hand_over_is_one_call_and_one_message,
+        who_would_stand_in_a_blocked_line_is_told_to_come_again,
+        a_process_that_lives_through_an_upgrade_goes_on_by_functions;
+    [crate::support::HASTY] =>
+        a_thousand_locks_and_a_thousand_waiters_are_at_most_four_connections;
+    [POSTGRES] =>
+        transactions_that_sit_on_rows_cost_nobody_else_its_life,
+        a_blocked_line_holds_up_no_other_line,
+        what_was_released_is_free_though_its_line_was_blocked_just_now,
+        many_tries_for_a_blocked_line_hold_up_nobody,
+        a_blocked_line_keeps_no_session_from_closing;
+}
 
 /// What the server was told, from here on.
 struct Log {
@@ -43,9 +60,7 @@ const WARM: &[&str] = &["lk_warm"];
 
 /// Renewals and safety polls may fall into it, and once a second the whole statement has its turn, so the
 /// best of several times counts.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_uncontended_lock_and_its_release_are_two_calls_and_no_message() {
-    let Some(server) = start(TALKATIVE) else { return };
+async fn an_uncontended_lock_and_its_release_are_two_calls_and_no_message(server: Running) {
     let (keeper, mut log) = (keeper(&server).await, Log::of(&server));
     let pair = async || {
         keeper.lock("a").await.expect("free").release().await.expect("released");
@@ -67,9 +82,7 @@ async fn an_uncontended_lock_and_its_release_are_two_calls_and_no_message() {
 }
 
 /// What the first release of a connection needs is prepared when nothing is urgent: once, and without a trace.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_is_prepared_while_the_lock_is_held() {
-    let Some(server) = start(TALKATIVE) else { return };
+async fn a_release_is_prepared_while_the_lock_is_held(server: Running) {
     let (keeper, user, mut log) =
         (keeper(&server).await, User::of(&server).await, Log::of(&server));
     let held = keeper.lock("a").await.expect("free");
@@ -93,9 +106,7 @@ async fn a_release_is_prepared_while_the_lock_is_held() {
 }
 
 /// However many wait, the one whose turn it is learns of it by one message, and nobody else stirs.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_is_one_call_and_one_message() {
-    let Some(server) = start(TALKATIVE) else { return };
+async fn a_hand_over_is_one_call_and_one_message(server: Running) {
     let (holder, mut log) = (keeper(&server).await, Log::of(&server));
     let mut held = holder.lock("a").await.expect("free");
     let mut line = Vec::new();
@@ -120,9 +131,7 @@ async fn a_hand_over_is_one_call_and_one_message() {
     holder.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_locks_and_a_thousand_waiters_are_at_most_four_connections() {
-    let Some(server) = start(crate::support::HASTY) else { return };
+async fn a_thousand_locks_and_a_thousand_waiters_are_at_most_four_connections(server: Running) {
     let user = User::of(&server).await;
     let long = Duration::from_secs(60);
     let builder = || lockkeeper::Keeper::builder().ttl(long);
@@ -165,9 +174,7 @@ async fn connections(user: &User) -> i64 {
 /// Users' transactions sit on a line's row, on another session's row, on a name and on a checked fence
 /// for longer than several sessions live. Who wants those has to wait or is told that they are busy;
 /// nobody else loses anything. `LOCKKEEPER_SIT=30` says for how many seconds.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn transactions_that_sit_on_rows_cost_nobody_else_its_life() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn transactions_that_sit_on_rows_cost_nobody_else_its_life(server: Running) {
     let sit = std::env::var("LOCKKEEPER_SIT")
         .map_or(TTL * 3, |s| Duration::from_secs(s.parse().expect("a number")));
     let (keeper, victim) = (keeper(&server).await, keeper(&server).await);
@@ -216,9 +223,7 @@ async fn transactions_that_sit_on_rows_cost_nobody_else_its_life() {
 
 /// A line that somebody sits on is no reason to keep others waiting whose turn has come: who asks for both
 /// hears of the other.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_blocked_line_holds_up_no_other_line() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_blocked_line_holds_up_no_other_line(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let dying = RawSession::open_for(keeper.store(), TTL * 2, Duration::ZERO).await;
     let raw = RawSession::open(keeper.store()).await;
@@ -240,10 +245,8 @@ async fn a_blocked_line_holds_up_no_other_line() {
 
 /// A place in such a line cannot be had, and nobody tells when the transaction ends: who would stand there
 /// comes again, ever more rarely, and in no more time than a try takes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_would_stand_in_a_blocked_line_is_told_to_come_again() {
+async fn who_would_stand_in_a_blocked_line_is_told_to_come_again(server: Running) {
     const HURRY: &[&str] = &["lk_hurry() THEN"];
-    let Some(server) = start(TALKATIVE) else { return };
     let mut log = Log::of(&server);
     for pooler in [false, true] {
         let url = format!("{}?pooler={pooler}", server.url());
@@ -271,9 +274,7 @@ async fn who_would_stand_in_a_blocked_line_is_told_to_come_again() {
 }
 
 /// A line was blocked a moment ago, and its lock has been released by this very process since.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_released_is_free_though_its_line_was_blocked_just_now() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn what_was_released_is_free_though_its_line_was_blocked_just_now(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let raw = RawSession::open(keeper.store()).await;
     for _ in 0..10 {
@@ -287,9 +288,7 @@ async fn what_was_released_is_free_though_its_line_was_blocked_just_now() {
 }
 
 /// Everybody sends by one connection: those who try for a line that somebody sits on must not fill it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_tries_for_a_blocked_line_hold_up_nobody() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn many_tries_for_a_blocked_line_hold_up_nobody(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let held = keeper.lock("b").await.expect("free");
     keeper.lock("a").await.expect("free").release().await.expect("released");
@@ -313,9 +312,7 @@ async fn many_tries_for_a_blocked_line_hold_up_nobody() {
 }
 
 /// A session is closed though somebody sits on one of its lines: the others are free at once.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_blocked_line_keeps_no_session_from_closing() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_blocked_line_keeps_no_session_from_closing(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let mut held = Vec::new();
     for at in 0..10 {
@@ -330,9 +327,7 @@ async fn a_blocked_line_keeps_no_session_from_closing() {
 
 /// What a program sends by itself may not know all that the tables of a newer layout have, so it lets the
 /// functions decide.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_lives_through_an_upgrade_goes_on_by_functions() {
-    let Some(server) = start(TALKATIVE) else { return };
+async fn a_process_that_lives_through_an_upgrade_goes_on_by_functions(server: Running) {
     let (keeper, mut log) = (keeper(&server).await, Log::of(&server));
     let held = keeper.lock("held").await.expect("free");
     User::of(&server).await.run("UPDATE lockkeeper.lk_meta SET layout = 999").await;

@@ -1,10 +1,15 @@
 //! A primary that is lost to an asynchronous replica while a pooler keeps every socket open.
 
-use crate::support::{User, start};
+use crate::support::User;
 use lockkeeper::{Guard, Keeper, Loss, Renew};
 use servers::{PGBOUNCER, POSTGRES, Recipe, Running, Sandbox};
 use std::{fs, process::Command, time::Duration};
 use testkit::world::{eventually, soon};
+
+testkit::tests! {
+    [FOLLOWED] =>
+        a_failover_behind_a_pooler_is_noticed_though_no_socket_breaks;
+}
 
 /// pgbouncer before a primary that a replica follows asynchronously.
 const FOLLOWED: Recipe = Recipe {
@@ -51,9 +56,7 @@ async fn take(keeper: &Keeper, name: &str) -> Guard {
 
 /// The holder hears of the loss of a grant that the replica has missed, and a release that it has missed
 /// is done again: nothing but the answers to renewals tells of the new server.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_behind_a_pooler_is_noticed_though_no_socket_breaks() {
-    let Some(mut server) = start(FOLLOWED) else { return };
+async fn a_failover_behind_a_pooler_is_noticed_though_no_socket_breaks(mut server: Running) {
     let renew = Renew { interval: Some(Duration::from_millis(500)), ..Renew::default() };
     let keeper = Keeper::builder().ttl(Duration::from_secs(60)).renew(renew);
     let keeper = keeper.connect(server.url()).await.expect("the server answers");

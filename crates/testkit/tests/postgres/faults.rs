@@ -1,6 +1,6 @@
 //! Connections that are killed, servers that die and stand still.
 
-use crate::support::{CODED, HASTY, TTL, User, held_and_awaited, keeper, refusals, start};
+use crate::support::{CODED, HASTY, TTL, User, held_and_awaited, keeper, refusals};
 use lockkeeper::{Error, ErrorKind, Keeper, Outcome};
 use servers::{POSTGRES, Running};
 use std::{
@@ -17,6 +17,21 @@ use testkit::{
     world::{eventually, soon},
 };
 use tokio::task::JoinHandle;
+
+testkit::tests! {
+    [HASTY] =>
+        connections_that_are_killed_under_load_are_made_again,
+        a_locked_table_of_lines_costs_no_session_its_life,
+        a_renewal_leaves_out_what_is_locked_and_costs_one_transaction;
+    [POSTGRES] =>
+        a_server_that_restarts_under_load_loses_no_order,
+        a_server_that_restarts_keeps_the_locks,
+        a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters,
+        a_waiter_whose_connections_are_cut_gets_its_turn,
+        a_full_disk_is_said_at_once;
+    [CODED] =>
+        twelve_processes_on_eight_names_meet_no_error;
+}
 
 /// Ends every connection of every keeper, as a DBA or a failing network would.
 const CUT: &str = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
@@ -83,9 +98,7 @@ async fn finish(load: &Load, tasks: Vec<JoinHandle<()>>, user: &User) {
     eventually("no ticket is left", async || user.number(left).await == 0).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_are_killed_under_load_are_made_again() {
-    let Some(server) = start(HASTY) else { return };
+async fn connections_that_are_killed_under_load_are_made_again(server: Running) {
     let user = User::of(&server).await;
     let keeper = keeper(&server).await;
     let held = keeper.lock("held").await.expect("free");
@@ -101,9 +114,7 @@ async fn connections_that_are_killed_under_load_are_made_again() {
     keeper.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_restarts_under_load_loses_no_order() {
-    let Some(mut server) = start(POSTGRES) else { return };
+async fn a_server_that_restarts_under_load_loses_no_order(mut server: Running) {
     // The keeper's connection for the schema comes first.
     drop(keeper(&server).await);
     let (load, tasks) = load(&server, 3, 2).await;
@@ -120,23 +131,17 @@ async fn a_server_that_restarts_under_load_loses_no_order() {
     finish(&load, tasks, &User::of(&server).await).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_restarts_keeps_the_locks() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_server_that_restarts_keeps_the_locks(server: Running) {
     crashes_and_remembers(server).await;
 }
 
 /// Unknown is not lost, until the deadline; those who wait are served when the server goes on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters(server: Running) {
     stands_still(server, TTL).await;
 }
 
 /// The waiter's process has lost the connection by which it listens, and hears of its turn all the same.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_whose_connections_are_cut_gets_its_turn() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_waiter_whose_connections_are_cut_gets_its_turn(server: Running) {
     let user = User::of(&server).await;
     let (held, waiter) = held_and_awaited(&server).await;
     user.number(CUT).await;
@@ -147,9 +152,7 @@ async fn a_waiter_whose_connections_are_cut_gets_its_turn() {
 
 /// Twelve processes on eight names: no deadlock and no serialization error, not even one that is
 /// repeated in silence, and nobody is left behind. `LOCKKEEPER_PAIRS=5000` makes it as long as one likes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twelve_processes_on_eight_names_meet_no_error() {
-    let Some(server) = start(CODED) else { return };
+async fn twelve_processes_on_eight_names_meet_no_error(server: Running) {
     let user = User::of(&server).await;
     let pairs: usize =
         std::env::var("LOCKKEEPER_PAIRS").map_or(96, |n| n.parse().expect("a number"));
@@ -183,9 +186,7 @@ async fn twelve_processes_on_eight_names_meet_no_error() {
 }
 
 /// A full disk is said at once: nothing that the caller repeats makes room.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_is_said_at_once() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_full_disk_is_said_at_once(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     user.run(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
@@ -209,9 +210,7 @@ async fn a_full_disk_is_said_at_once() {
 }
 
 /// As `ALTER TABLE` and `VACUUM FULL` do. A renewal needs the session's row and nothing else.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_locked_table_of_lines_costs_no_session_its_life() {
-    let Some(server) = start(HASTY) else { return };
+async fn a_locked_table_of_lines_costs_no_session_its_life(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let held = keeper.lock("a").await.expect("free");
     for table in ["lk_line", "lk_ticket", "lk_meta"] {
@@ -229,9 +228,7 @@ async fn a_locked_table_of_lines_costs_no_session_its_life() {
 }
 
 /// Also where nothing bounds the wait for a lock, as behind a pooler.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_leaves_out_what_is_locked_and_costs_one_transaction() {
-    let Some(server) = start(HASTY) else { return };
+async fn a_renewal_leaves_out_what_is_locked_and_costs_one_transaction(server: Running) {
     keeper(&server).await.close().await;
     let (user, other) = (User::of(&server).await, User::of(&server).await);
     user.run("SELECT lockkeeper.lk_open('\\x01', 600000000, 0, 'c', 'h', 1, 'p')").await;

@@ -3,12 +3,30 @@
 
 mod bounds;
 mod cost;
+mod edge_cases;
 mod failover;
 mod faults;
-mod road;
-mod secure;
+mod network;
 mod setup;
 mod support;
-mod traps;
-mod tx;
+mod tls;
 mod upgrade;
+mod user_transactions;
+
+use std::process::ExitCode;
+use testkit::trials;
+
+fn main() -> ExitCode {
+    trials::main([
+        bounds::tests(),
+        cost::tests(),
+        edge_cases::tests(),
+        failover::tests(),
+        faults::tests(),
+        network::tests(),
+        setup::tests(),
+        tls::tests(),
+        upgrade::tests(),
+        user_transactions::tests(),
+    ])
+}

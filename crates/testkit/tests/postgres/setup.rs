@@ -1,34 +1,39 @@
 //! What is said about a server's set-up, and about rights that are missing.
 
-use crate::support::{HASTY, User, start, until_length};
+use crate::support::{HASTY, User, until_length};
 use lockkeeper::{
     Keeper,
     store::{Advice, Store as _},
 };
-use servers::{PGBOUNCER, POSTGRES};
+use servers::{PGBOUNCER, POSTGRES, Running};
 use testkit::world::soon;
+
+testkit::tests! {
+    [POSTGRES] =>
+        a_sound_server_needs_no_advice,
+        missing_rights_are_named_with_the_statement_that_grants_them;
+    [HASTY] =>
+        what_a_hasty_commit_means_is_said,
+        a_long_snapshot_is_said;
+    [PGBOUNCER] =>
+        a_pooler_is_recognized;
+}
 
 async fn advice(url: &str) -> Vec<Advice> {
     let keeper = Keeper::connect(url).await.expect("connected");
     keeper.store().advice().await.expect("an answer")
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sound_server_needs_no_advice() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_sound_server_needs_no_advice(server: Running) {
     assert_eq!(advice(server.url()).await, []);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_hasty_commit_means_is_said() {
-    let Some(server) = start(HASTY) else { return };
+async fn what_a_hasty_commit_means_is_said(server: Running) {
     let advice = advice(server.url()).await;
     assert!(advice.iter().any(|a| a.what.contains("synchronous_commit")), "{advice:?}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_snapshot_is_said() {
-    let Some(server) = start(HASTY) else { return };
+async fn a_long_snapshot_is_said(server: Running) {
     let (user, dump) = (User::of(&server).await, User::of(&server).await);
     dump.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM pg_class").await;
     user.run(
@@ -41,18 +46,14 @@ async fn a_long_snapshot_is_said() {
     assert!(!advice(server.url()).await.iter().any(|a| a.what.contains("backend_xmin")));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pooler_is_recognized() {
-    let Some(server) = start(PGBOUNCER) else { return };
+async fn a_pooler_is_recognized(server: Running) {
     let found = advice(server.url()).await;
     assert!(found.iter().any(|a| a.what.contains("pooler")), "{found:?}");
     let keeper = Keeper::connect(server.url()).await.expect("connected");
     assert!(!keeper.capabilities().wakes);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn missing_rights_are_named_with_the_statement_that_grants_them() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn missing_rights_are_named_with_the_statement_that_grants_them(server: Running) {
     Keeper::connect(server.url()).await.expect("connected").close().await;
     let owner = User::of(&server).await;
     owner.run("CREATE ROLE app LOGIN").await;

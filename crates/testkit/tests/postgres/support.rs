@@ -3,32 +3,18 @@
 use lockkeeper::{Guard, Keeper};
 use servers::{POSTGRES, Recipe, Running};
 use std::{ops::Deref, time::Duration};
-use testkit::live;
+use testkit::{live, trials::WithArgs};
 use tokio_postgres::{Client, NoTls, Transaction};
 
-pub(crate) use testkit::live::{start, start_with_clocks, until_length};
+pub(crate) use testkit::live::until_length;
 
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 
 /// A server that writes every statement to its log.
-pub(crate) const TALKATIVE: Recipe = Recipe {
-    processes: |sandbox| {
-        let mut processes = (POSTGRES.processes)(sandbox)?;
-        processes[0].args.extend(["-c".into(), "log_statement=all".into()]);
-        Ok(processes)
-    },
-    ..POSTGRES
-};
+pub(crate) const TALKATIVE: WithArgs = WithArgs(POSTGRES, &["-c", "log_statement=all"]);
 
 /// A server that answers before a commit is on disk: for tests with very many of them.
-pub(crate) const HASTY: Recipe = Recipe {
-    processes: |sandbox| {
-        let mut processes = (POSTGRES.processes)(sandbox)?;
-        processes[0].args.extend(["-c".into(), "synchronous_commit=off".into()]);
-        Ok(processes)
-    },
-    ..POSTGRES
-};
+pub(crate) const HASTY: WithArgs = WithArgs(POSTGRES, &["-c", "synchronous_commit=off"]);
 
 /// A server that takes itself for the replica of one that it never hears of.
 pub(crate) const STANDBY: Recipe = Recipe {
@@ -52,14 +38,8 @@ pub(crate) const GERMAN: Recipe = Recipe {
 };
 
 /// A server whose log has the code of every error.
-pub(crate) const CODED: Recipe = Recipe {
-    processes: |sandbox| {
-        let mut processes = (HASTY.processes)(sandbox)?;
-        processes[0].args.extend(["-c".into(), "log_line_prefix=%e ".into()]);
-        Ok(processes)
-    },
-    ..POSTGRES
-};
+pub(crate) const CODED: WithArgs =
+    WithArgs(POSTGRES, &["-c", "synchronous_commit=off", "-c", "log_line_prefix=%e "]);
 
 /// How often the server has refused something with one of these codes.
 pub(crate) fn refusals(server: &Running, codes: &[&str]) -> usize {

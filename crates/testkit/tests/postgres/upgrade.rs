@@ -1,6 +1,6 @@
 //! A schema is brought up to date while locks in it are held, waited for and passed on.
 
-use crate::support::{HASTY, User, code, start};
+use crate::support::{HASTY, User, code};
 use lockkeeper::{
     Keeper, Name,
     store::{Store as _, migration},
@@ -18,6 +18,15 @@ use testkit::{
     raw_session::RawSession,
     world::{eventually, soon},
 };
+
+testkit::tests! {
+    [HASTY] =>
+        an_upgrade_from_the_first_layout_under_load_loses_nothing,
+        of_many_that_connect_after_an_upgrade_one_runs_the_script,
+        the_printed_script_is_run_alone_and_takes_no_layout_back;
+    [POSTGRES] =>
+        who_stays_connected_during_an_upgrade_goes_on;
+}
 
 /// The schema as its first layout made it.
 const LAYOUT_1: &str = include_str!("layout1.sql");
@@ -83,9 +92,7 @@ impl Load {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upgrade_from_the_first_layout_under_load_loses_nothing() {
-    let Some(server) = start(HASTY) else { return };
+async fn an_upgrade_from_the_first_layout_under_load_loses_nothing(server: Running) {
     let user = User::of(&server).await;
     user.run(LAYOUT_1).await;
     user.run(
@@ -147,9 +154,7 @@ async fn change(server: &Running, function: &str) {
     User::of(server).await.run(&sql).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_stays_connected_during_an_upgrade_goes_on() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn who_stays_connected_during_an_upgrade_goes_on(server: Running) {
     let keeper = Keeper::builder().ttl(Duration::from_secs(3)).connect(server.url()).await;
     let keeper = keeper.expect("the server answers");
     let (held, raw) =
@@ -179,9 +184,7 @@ async fn who_stays_connected_during_an_upgrade_goes_on() {
 const ALONE: &str =
     "SELECT pg_advisory_xact_lock(hashtextextended('lockkeeper schema lockkeeper', 0))";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_that_connect_after_an_upgrade_one_runs_the_script() {
-    let Some(server) = start(HASTY) else { return };
+async fn of_many_that_connect_after_an_upgrade_one_runs_the_script(server: Running) {
     let (user, other) = (User::of(&server).await, User::of(&server).await);
     user.run(LAYOUT_1).await;
     user.run(
@@ -212,9 +215,7 @@ async fn of_many_that_connect_after_an_upgrade_one_runs_the_script() {
 }
 
 /// It is run beside programs that connect meanwhile, and perhaps long after it was printed.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_printed_script_is_run_alone_and_takes_no_layout_back() {
-    let Some(server) = start(HASTY) else { return };
+async fn the_printed_script_is_run_alone_and_takes_no_layout_back(server: Running) {
     let script = migration(server.url()).expect("a script");
     let (user, other) = (User::of(&server).await, User::of(&server).await);
     user.run(&script).await;

@@ -2,12 +2,21 @@
 
 use crate::{
     crowd::Crowd,
-    support::{Witness, keeper_for, start_with_clocks, waiter},
+    support::{Witness, keeper_for, waiter},
 };
 use lockkeeper::{Health, Loss};
 use servers::Running;
 use std::time::Duration;
-use testkit::world::soon;
+use testkit::{trials::WithClocks, world::soon};
+
+testkit::tests! {
+    [WithClocks(servers::REDIS)] =>
+        fences_never_go_back_however_the_servers_clock_jumps,
+        a_jump_forward_ends_all_sessions_and_serves_the_next,
+        a_jump_back_takes_no_lock_away,
+        a_jump_back_keeps_a_dead_holder_for_one_more_ttl_and_no_longer,
+        a_keeper_knows_the_servers_time_again_with_its_next_renewal;
+}
 
 /// Much longer than a session lives, and than a request may be under way.
 const JUMP_S: i64 = 120;
@@ -26,9 +35,7 @@ async fn crowd(server: &Running) -> Crowd {
 }
 
 /// There and back again: all are served on, and no fence goes back with the clock.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fences_never_go_back_however_the_servers_clock_jumps() {
-    let Some(mut server) = start_with_clocks(servers::REDIS) else { return };
+async fn fences_never_go_back_however_the_servers_clock_jumps(mut server: Running) {
     let crowd = crowd(&server).await;
     crowd.all_served("at first").await;
     for seconds in [JUMP_S, 0, -JUMP_S, 0, -JUMP_S, JUMP_S] {
@@ -40,9 +47,7 @@ async fn fences_never_go_back_however_the_servers_clock_jumps() {
 
 /// Every session is over for the server at once; who holds a lock learns it with the next renewal,
 /// and who waits is served.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_jump_forward_ends_all_sessions_and_serves_the_next() {
-    let Some(mut server) = start_with_clocks(servers::REDIS) else { return };
+async fn a_jump_forward_ends_all_sessions_and_serves_the_next(mut server: Running) {
     let (one, two) = (keeper_for(&server, TTL).await, keeper_for(&server, TTL).await);
     let held = one.lock("a").await.expect("free");
     let waiter = waiter(&two, "a", 1).await;
@@ -55,9 +60,7 @@ async fn a_jump_forward_ends_all_sessions_and_serves_the_next() {
 }
 
 /// What lives is renewed on the new time.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_jump_back_takes_no_lock_away() {
-    let Some(mut server) = start_with_clocks(servers::REDIS) else { return };
+async fn a_jump_back_takes_no_lock_away(mut server: Running) {
     let (one, two) = (keeper_for(&server, TTL).await, keeper_for(&server, TTL).await);
     let held = one.lock("a").await.expect("free");
     set_clock(&mut server, -JUMP_S);
@@ -75,9 +78,7 @@ async fn a_jump_back_takes_no_lock_away() {
 
 /// Its session would end after the jump and its TTL if the server did not see that the time is
 /// another one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_jump_back_keeps_a_dead_holder_for_one_more_ttl_and_no_longer() {
-    let Some(mut server) = start_with_clocks(servers::REDIS) else { return };
+async fn a_jump_back_keeps_a_dead_holder_for_one_more_ttl_and_no_longer(mut server: Running) {
     let (one, two) = (keeper_for(&server, TTL).await, keeper_for(&server, TTL).await);
     // A lease is not renewed, and a guard that has lost it sends nothing: as if it had died.
     let dead = one.lock("a").lease(TTL).await.expect("free");
@@ -90,9 +91,7 @@ async fn a_jump_back_keeps_a_dead_holder_for_one_more_ttl_and_no_longer() {
 
 /// A request says until when it may take effect, on the server's clock as the client knows it. What
 /// the client knows must not be of yesterday, or a request that was under way for long would pass.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_keeper_knows_the_servers_time_again_with_its_next_renewal() {
-    let Some(mut server) = start_with_clocks(servers::REDIS) else { return };
+async fn a_keeper_knows_the_servers_time_again_with_its_next_renewal(mut server: Running) {
     let (keeper, mut witness) = (keeper_for(&server, TTL).await, Witness::of(&server).await);
     let held = keeper.lock("a").await.expect("free");
     witness.command(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]).await;

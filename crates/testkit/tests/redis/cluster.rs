@@ -2,7 +2,7 @@
 
 use crate::{
     crowd::Crowd,
-    support::{Witness, compared, keeper, keeper_for, start, waiter, with_fault_store},
+    support::{Witness, compared, keeper, keeper_for, waiter, with_fault_store},
 };
 use anyhow::ensure;
 use lockkeeper::{Guard, Keeper, Loss};
@@ -12,6 +12,16 @@ use testkit::{
     RawSession,
     world::{eventually, soon},
 };
+
+testkit::tests! {
+    [servers::REDIS_CLUSTER] =>
+        a_node_that_restarts_empty_ends_the_sessions_that_it_knew,
+        who_flushes_one_node_ends_the_sessions_that_it_knew,
+        a_crowd_is_served_on_when_each_node_has_been_killed_once,
+        what_a_follower_missed_is_lost_though_no_connection_breaks,
+        a_follower_takes_over_from_a_node_that_dies,
+        a_follower_takes_over_from_a_node_that_falls_silent;
+}
 
 /// One more node, which can follow another one.
 const FOLLOWER: Recipe = Recipe {
@@ -73,9 +83,7 @@ async fn take_many(keeper: &Keeper) -> Vec<Guard> {
 }
 
 /// A session that is lost at one node is lost at all, and whoever waits anywhere is served.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_restarts_empty_ends_the_sessions_that_it_knew() {
-    let Some(mut server) = start(servers::REDIS_CLUSTER) else { return };
+async fn a_node_that_restarts_empty_ends_the_sessions_that_it_knew(mut server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let guards = take_many(&one).await;
     let waiter = waiter(&two, "name 0", 1).await;
@@ -94,9 +102,7 @@ async fn a_node_that_restarts_empty_ends_the_sessions_that_it_knew() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_flushes_one_node_ends_the_sessions_that_it_knew() {
-    let Some(server) = start(servers::REDIS_CLUSTER) else { return };
+async fn who_flushes_one_node_ends_the_sessions_that_it_knew(server: Running) {
     let keeper = keeper(&server).await;
     let guards = take_many(&keeper).await;
     Witness::at(server.ports()[2]).await.command(&["FLUSHALL"]).await;
@@ -107,9 +113,7 @@ async fn who_flushes_one_node_ends_the_sessions_that_it_knew() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_served_on_when_each_node_has_been_killed_once() {
-    let Some(mut server) = start(servers::REDIS_CLUSTER) else { return };
+async fn a_crowd_is_served_on_when_each_node_has_been_killed_once(mut server: Running) {
     let mut keepers = Vec::new();
     for _ in 0..3 {
         keepers.push(keeper_for(&server, Duration::from_secs(15)).await);
@@ -126,9 +130,7 @@ async fn a_crowd_is_served_on_when_each_node_has_been_killed_once() {
 
 /// The follower has missed grants and a hand-over, and takes over without any connection breaking: the client
 /// is told where to go, renews there, and must learn from the data what it has.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_follower_missed_is_lost_though_no_connection_breaks() {
-    let Some(server) = start(servers::REDIS_CLUSTER) else { return };
+async fn what_a_follower_missed_is_lost_though_no_connection_breaks(server: Running) {
     let follower = follower_of(&server, 1).await;
     let (keeper, faults) = with_fault_store(server.url()).await;
     let other = RawSession::open(keeper_for(&server, Duration::from_secs(120)).await.store()).await;
@@ -168,8 +170,7 @@ async fn what_a_follower_missed_is_lost_though_no_connection_breaks() {
 }
 
 /// The follower takes over, whether the primary's connections break or it only falls silent.
-async fn a_follower_takes_over(fail: fn(&mut Running)) {
-    let Some(mut server) = start(servers::REDIS_CLUSTER) else { return };
+async fn a_follower_takes_over(mut server: Running, fail: fn(&mut Running)) {
     let follower = follower_of(&server, 1).await;
     let ttl = Duration::from_secs(45);
     let (one, two) = (keeper_for(&server, ttl).await, keeper_for(&server, ttl).await);
@@ -196,12 +197,10 @@ async fn a_follower_takes_over(fail: fn(&mut Running)) {
     crowd.go_home().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_follower_takes_over_from_a_node_that_dies() {
-    a_follower_takes_over(|server| server.nodes()[1].kill().expect("killed")).await;
+async fn a_follower_takes_over_from_a_node_that_dies(server: Running) {
+    a_follower_takes_over(server, |server| server.nodes()[1].kill().expect("killed")).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_follower_takes_over_from_a_node_that_falls_silent() {
-    a_follower_takes_over(|server| server.nodes()[1].freeze().expect("frozen")).await;
+async fn a_follower_takes_over_from_a_node_that_falls_silent(server: Running) {
+    a_follower_takes_over(server, |server| server.nodes()[1].freeze().expect("frozen")).await;
 }

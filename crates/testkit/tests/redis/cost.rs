@@ -1,12 +1,21 @@
 //! How many commands and connections a lock costs.
 
-use crate::support::{Witness, keeper, keeper_for, start};
+use crate::support::{Witness, keeper, keeper_for};
 use lockkeeper::Guard;
+use servers::Running;
 use std::{path::Path, time::Duration};
 use testkit::{
     taker::{crowd, granted_in},
     world::{eventually, soon},
 };
+
+testkit::tests! {
+    [servers::REDIS] =>
+        an_uncontended_lock_and_its_release_are_two_commands,
+        a_hand_over_is_one_script_and_one_message,
+        ten_thousand_locks_are_one_renewal,
+        a_keeper_that_is_gone_has_no_connection;
+}
 
 /// Scripts sent by clients, and messages sent by scripts, while `work` was done. Renewals and safety
 /// polls may fall into it, so the quietest of several times counts.
@@ -23,9 +32,7 @@ async fn cost<F: Future<Output = ()>>(
     least
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_uncontended_lock_and_its_release_are_two_commands() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn an_uncontended_lock_and_its_release_are_two_commands(server: Running) {
     let (keeper, mut witness) = (keeper(&server).await, Witness::of(&server).await);
     let pair = async || {
         keeper.lock("a").await.expect("free").release().await.expect("released");
@@ -39,9 +46,7 @@ async fn an_uncontended_lock_and_its_release_are_two_commands() {
 const PROCESSES: usize = 8;
 
 /// However many wait, the one whose turn it is learns of it by one message, and nobody else stirs.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_is_one_script_and_one_message() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_hand_over_is_one_script_and_one_message(server: Running) {
     let (holder, mut witness) = (keeper(&server).await, Witness::of(&server).await);
     for waiters in [8, 80, 800] {
         let name = format!("with-{waiters}");
@@ -68,10 +73,8 @@ async fn a_hand_over_is_one_script_and_one_message() {
     holder.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_locks_are_one_renewal() {
+async fn ten_thousand_locks_are_one_renewal(server: Running) {
     const PERIOD: Duration = Duration::from_secs(3);
-    let Some(server) = start(servers::REDIS) else { return };
     let (keeper, mut witness) = (keeper_for(&server, PERIOD * 3).await, Witness::of(&server).await);
     let mut guards = Vec::new();
     for i in 0..10_000 {
@@ -92,9 +95,7 @@ async fn ten_thousand_locks_are_one_renewal() {
     keeper.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_keeper_that_is_gone_has_no_connection() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_keeper_that_is_gone_has_no_connection(server: Running) {
     let mut witness = Witness::of(&server).await;
     for closed in [true, false] {
         let keeper = keeper(&server).await;

@@ -2,12 +2,27 @@
 
 use crate::{
     crowd::Crowd,
-    support::{TTL, Witness, keeper_for, start, start_with_clocks, waiter},
+    support::{TTL, Witness, keeper_for, waiter},
 };
 use lockkeeper::{Guard, Keeper, Loss};
 use servers::Running;
 use std::time::Duration;
-use testkit::world::{eventually, soon};
+use testkit::{
+    trials::WithClocks,
+    world::{eventually, soon},
+};
+
+testkit::tests! {
+    [servers::REDIS_SENTINEL] =>
+        behind_sentinels_another_server_takes_over,
+        a_lock_that_the_replica_missed_is_lost_and_its_fence_is_not_given_again,
+        a_lock_that_was_released_does_not_come_back_with_the_replica,
+        guards_know_of_their_loss_before_a_replica_without_their_locks_serves_others,
+        a_crowd_is_served_on_when_a_replica_behind_takes_over,
+        a_primary_that_falls_silent_is_left_for_the_new_one;
+    [WithClocks(servers::REDIS_SENTINEL)] =>
+        a_promotion_onto_a_clock_behind_is_the_expected_breach;
+}
 
 /// Longer than it takes until the sentinels have made the replica the primary.
 const LONG: Duration = Duration::from_secs(60);
@@ -45,9 +60,7 @@ async fn held_unknown_to_the_replica(server: &Running, keeper: &Keeper) -> Guard
 }
 
 /// The replica has all that the primary had, takes over, and the keepers find it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_sentinels_another_server_takes_over() {
-    let Some(mut server) = start(servers::REDIS_SENTINEL) else { return };
+async fn behind_sentinels_another_server_takes_over(mut server: Running) {
     let keeper = keeper_for(&server, LONG).await;
     let held = keeper.lock("a").await.expect("free");
     replicated(&server).await;
@@ -63,9 +76,9 @@ async fn behind_sentinels_another_server_takes_over() {
 }
 
 /// The replica has the session and not the ticket: the holder learns it with its next renewal there.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_the_replica_missed_is_lost_and_its_fence_is_not_given_again() {
-    let Some(mut server) = start(servers::REDIS_SENTINEL) else { return };
+async fn a_lock_that_the_replica_missed_is_lost_and_its_fence_is_not_given_again(
+    mut server: Running,
+) {
     let (one, two) = (keeper_for(&server, LONG).await, keeper_for(&server, LONG).await);
     let held = held_unknown_to_the_replica(&server, &one).await;
     let waiter = waiter(&two, "a", 1).await;
@@ -83,9 +96,7 @@ async fn a_lock_that_the_replica_missed_is_lost_and_its_fence_is_not_given_again
 
 /// The replica has a ticket that was left meanwhile, of a session that lives: it must not stand in
 /// the others' way until that session ends.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_was_released_does_not_come_back_with_the_replica() {
-    let Some(mut server) = start(servers::REDIS_SENTINEL) else { return };
+async fn a_lock_that_was_released_does_not_come_back_with_the_replica(mut server: Running) {
     // The waiter learns by its own renewal that its ticket has come back too.
     let often = Duration::from_secs(12);
     let (one, two) = (keeper_for(&server, LONG).await, keeper_for(&server, often).await);
@@ -107,9 +118,9 @@ async fn a_lock_that_was_released_does_not_come_back_with_the_replica() {
 }
 
 /// Short sessions are over before the replica has taken over: their holders know by themselves.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn guards_know_of_their_loss_before_a_replica_without_their_locks_serves_others() {
-    let Some(mut server) = start(servers::REDIS_SENTINEL) else { return };
+async fn guards_know_of_their_loss_before_a_replica_without_their_locks_serves_others(
+    mut server: Running,
+) {
     let (one, two) = (keeper_for(&server, TTL).await, keeper_for(&server, LONG).await);
     let held = held_unknown_to_the_replica(&server, &one).await;
     server.nodes()[PRIMARY].kill().expect("killed");
@@ -119,9 +130,7 @@ async fn guards_know_of_their_loss_before_a_replica_without_their_locks_serves_o
 }
 
 /// All want one lock while the link is cut and the primary dies: the fenced resource stays whole.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crowd_is_served_on_when_a_replica_behind_takes_over() {
-    let Some(mut server) = start(servers::REDIS_SENTINEL) else { return };
+async fn a_crowd_is_served_on_when_a_replica_behind_takes_over(mut server: Running) {
     let mut keepers = Vec::new();
     for _ in 0..3 {
         keepers.push(keeper_for(&server, Duration::from_secs(15)).await);
@@ -137,9 +146,7 @@ async fn a_crowd_is_served_on_when_a_replica_behind_takes_over() {
 
 /// The machine of the primary and of a sentinel falls silent, which ends no connection: the keepers
 /// must notice it themselves. When it is back it has nothing to say any more.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_primary_that_falls_silent_is_left_for_the_new_one() {
-    let Some(mut server) = start(servers::REDIS_SENTINEL) else { return };
+async fn a_primary_that_falls_silent_is_left_for_the_new_one(mut server: Running) {
     let (short, long) = (keeper_for(&server, TTL).await, keeper_for(&server, LONG).await);
     let (lost, held) = (short.lock("a").await.expect("free"), long.lock("b").await.expect("free"));
     // Its renewals are given up before a request ends by itself.
@@ -174,9 +181,7 @@ async fn a_primary_that_falls_silent_is_left_for_the_new_one() {
 
 /// Not what anybody wants, and said in docs/guarantees.md: a server that has missed the newest grants
 /// and whose clock is behind has nothing that would tell it where fences have got to.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_promotion_onto_a_clock_behind_is_the_expected_breach() {
-    let Some(mut server) = start_with_clocks(servers::REDIS_SENTINEL) else { return };
+async fn a_promotion_onto_a_clock_behind_is_the_expected_breach(mut server: Running) {
     let (one, two) = (keeper_for(&server, LONG).await, keeper_for(&server, LONG).await);
     server.nodes()[REPLICA].set_clock(-60).expect("its clock can be moved");
     let held = held_unknown_to_the_replica(&server, &one).await;

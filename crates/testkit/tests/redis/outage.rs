@@ -3,8 +3,7 @@
 use crate::{
     crowd::Crowd,
     support::{
-        TTL, Witness, compared, held_and_awaited, keeper, keeper_for, start, waiter,
-        with_fault_store,
+        TTL, Witness, compared, held_and_awaited, keeper, keeper_for, waiter, with_fault_store,
     },
 };
 use lockkeeper::{Health, Loss};
@@ -16,23 +15,36 @@ use testkit::{
     world::{eventually, soon},
 };
 
+testkit::tests! {
+    [servers::REDIS] =>
+        a_server_that_restarts_empty_loses_locks_and_never_fences,
+        who_flushes_the_data_ends_the_locks_in_it,
+        clients_from_before_and_after_a_flush_know_each_others_locks,
+        a_session_whose_key_was_evicted_is_compared_once_and_then_trusted,
+        a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters,
+        five_seconds_of_silence_take_no_lock_of_a_server,
+        a_lock_that_comes_back_from_the_past_is_left;
+    [servers::REDIS_DURABLE] =>
+        a_server_that_restarts_with_its_data_keeps_the_locks;
+    [servers::REDIS_SENTINEL] =>
+        five_seconds_of_silence_take_no_lock_behind_sentinels,
+        a_power_cut_behind_sentinels_loses_locks_and_never_fences;
+    [servers::REDIS_CLUSTER] =>
+        five_seconds_of_silence_take_no_lock_of_a_cluster,
+        a_power_cut_of_a_cluster_loses_locks_and_never_fences;
+}
+
 /// The locks are gone while their holder believes; it learns that with its next renewal, and fences
 /// go on from the server's clock.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_restarts_empty_loses_locks_and_never_fences() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_server_that_restarts_empty_loses_locks_and_never_fences(server: Running) {
     all_is_forgotten(server).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_restarts_with_its_data_keeps_the_locks() {
-    let Some(server) = start(servers::REDIS_DURABLE) else { return };
+async fn a_server_that_restarts_with_its_data_keeps_the_locks(server: Running) {
     crashes_and_remembers(server).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_flushes_the_data_ends_the_locks_in_it() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn who_flushes_the_data_ends_the_locks_in_it(server: Running) {
     let (keeper, mut witness) = (keeper(&server).await, Witness::of(&server).await);
     let held = keeper.lock("a").await.expect("free");
     witness.command(&["FLUSHALL"]).await;
@@ -45,9 +57,7 @@ async fn who_flushes_the_data_ends_the_locks_in_it() {
 /// The identity of the data is gone with it. A handle that is older writes its own down again, so that a client
 /// that comes later knows the older one's locks; and where a newer client came first, the older handle takes
 /// over what that one has written.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_from_before_and_after_a_flush_know_each_others_locks() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn clients_from_before_and_after_a_flush_know_each_others_locks(server: Running) {
     for newer_comes_first in [false, true] {
         let (older, mut witness) = (keeper(&server).await, Witness::of(&server).await);
         let held = older.lock("a").await.expect("free");
@@ -73,9 +83,7 @@ async fn clients_from_before_and_after_a_flush_know_each_others_locks() {
 /// An eviction of keys takes away what a server knows of sessions, and with it the sum of their tickets, which
 /// then grew again from zero: every renewal showed other tickets than there were, and all were compared each time.
 /// Lines showed a holder that lives as a lock that is kept closed.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_whose_key_was_evicted_is_compared_once_and_then_trusted() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_session_whose_key_was_evicted_is_compared_once_and_then_trusted(server: Running) {
     let (keeper, faults) = with_fault_store(server.url()).await;
     let a = keeper.lock("a").await.expect("free");
     compared(&faults).await;
@@ -97,9 +105,7 @@ async fn a_session_whose_key_was_evicted_is_compared_once_and_then_trusted() {
 }
 
 /// Unknown is not lost, until the deadline; those who wait are served when the server goes on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters(server: Running) {
     stands_still(server, TTL).await;
 }
 
@@ -127,21 +133,15 @@ async fn five_seconds_of_silence(mut server: Running) {
     crowd.go_home().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_seconds_of_silence_take_no_lock_of_a_server() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn five_seconds_of_silence_take_no_lock_of_a_server(server: Running) {
     five_seconds_of_silence(server).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_seconds_of_silence_take_no_lock_behind_sentinels() {
-    let Some(server) = start(servers::REDIS_SENTINEL) else { return };
+async fn five_seconds_of_silence_take_no_lock_behind_sentinels(server: Running) {
     five_seconds_of_silence(server).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_seconds_of_silence_take_no_lock_of_a_cluster() {
-    let Some(server) = start(servers::REDIS_CLUSTER) else { return };
+async fn five_seconds_of_silence_take_no_lock_of_a_cluster(server: Running) {
     five_seconds_of_silence(server).await;
 }
 
@@ -157,23 +157,17 @@ async fn all_is_forgotten(mut server: Running) {
     next.release().await.expect("released");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_power_cut_behind_sentinels_loses_locks_and_never_fences() {
-    let Some(server) = start(servers::REDIS_SENTINEL) else { return };
+async fn a_power_cut_behind_sentinels_loses_locks_and_never_fences(server: Running) {
     all_is_forgotten(server).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_power_cut_of_a_cluster_loses_locks_and_never_fences() {
-    let Some(server) = start(servers::REDIS_CLUSTER) else { return };
+async fn a_power_cut_of_a_cluster_loses_locks_and_never_fences(server: Running) {
     all_is_forgotten(server).await;
 }
 
 /// As after a failover to a replica that has the enter and not the leave, which breaks no connection here: the
 /// client does not know the ticket any more, and the session that is renewed would keep it for ever.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_comes_back_from_the_past_is_left() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_lock_that_comes_back_from_the_past_is_left(server: Running) {
     let (keeper, other) = (keeper(&server).await, keeper(&server).await);
     let mut witness = Witness::of(&server).await;
     let known = keeper.lock("known").await.expect("free");

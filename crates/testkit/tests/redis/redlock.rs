@@ -1,25 +1,50 @@
 //! Redlock, when nodes come back without their memory while their neighbours go on.
 
-use crate::support::{Witness, start};
+use crate::support::Witness;
 use lockkeeper::{Error, ErrorKind, Guard, Keeper};
-use servers::Running;
+use servers::{Running, Unavailable};
 use std::time::{Duration, Instant};
 use testkit::{
     register::Register,
+    trials::Fixture,
     world::{eventually, soon},
 };
+
+testkit::tests! {
+    [FiveNodes] =>
+        nodes_that_have_forgotten_a_holder_do_not_give_its_lock_to_another,
+        a_holder_keeps_its_lock_as_long_as_a_majority_remembers_it,
+        nodes_that_come_back_with_old_data_do_not_give_a_lock_to_another,
+        a_restart_that_keeps_the_scripts_is_noticed,
+        clients_that_disagree_about_max_ttl_are_refused,
+        a_client_that_gets_no_lock_tells_no_server_its_max_ttl,
+        max_ttl_can_be_changed_as_documented;
+}
 
 const TTL: Duration = Duration::from_secs(4);
 /// For how long a node that has started empty has no vote.
 const QUARANTINE: &str = "6s";
 
-/// Five nodes that are known to have forgotten nothing.
-async fn five() -> Option<Running> {
-    let server = start(servers::REDLOCK)?;
-    for port in server.ports() {
-        Witness::at(*port).await.command(&["SET", "lockkeeper:redlock:boot", "0"]).await;
+/// The nodes of Redlock, each with a vote from its start.
+#[derive(Clone, Copy)]
+struct FiveNodes;
+
+impl Fixture for FiveNodes {
+    type Ready = Running;
+
+    fn variant(&self) -> &'static str {
+        servers::REDLOCK.variant()
     }
-    Some(server)
+
+    fn missing(&self) -> Option<Unavailable> {
+        servers::REDLOCK.missing()
+    }
+
+    fn start(&self) -> anyhow::Result<Running> {
+        let server = servers::REDLOCK.start()?;
+        testkit::servers::give_votes(&server)?;
+        Ok(server)
+    }
 }
 
 async fn keeper(server: &Running) -> Keeper {
@@ -67,9 +92,7 @@ async fn is_kept(holder: &Guard, other: &Keeper) {
 
 /// The holder has the nodes A, B and C, and C goes as well. Then C, D and E come back empty: three nodes
 /// that know nothing of the lock would be a majority for another one, had they a vote.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_have_forgotten_a_holder_do_not_give_its_lock_to_another() {
-    let Some(mut server) = five().await else { return };
+async fn nodes_that_have_forgotten_a_holder_do_not_give_its_lock_to_another(mut server: Running) {
     let (one, two, register) = (keeper(&server).await, keeper(&server).await, Register::default());
     for node in [3, 4] {
         server.nodes()[node].kill().expect("killed");
@@ -93,9 +116,7 @@ async fn nodes_that_have_forgotten_a_holder_do_not_give_its_lock_to_another() {
 
 /// Two of five forget, one after the other; the other three are enough to keep the lock, to release
 /// it, and to give it to the next.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_keeps_its_lock_as_long_as_a_majority_remembers_it() {
-    let Some(mut server) = five().await else { return };
+async fn a_holder_keeps_its_lock_as_long_as_a_majority_remembers_it(mut server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let held = one.lock("a").try_now().await.expect("five of five").expect("free");
     for node in [0, 1] {
@@ -110,9 +131,7 @@ async fn a_holder_keeps_its_lock_as_long_as_a_majority_remembers_it() {
 
 /// Three nodes of five have kept a copy of their data from before the lock, and come back with it. That is
 /// worse than nothing: they believe that they have forgotten nothing.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_come_back_with_old_data_do_not_give_a_lock_to_another() {
-    let Some(mut server) = five().await else { return };
+async fn nodes_that_come_back_with_old_data_do_not_give_a_lock_to_another(mut server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     one.lock("a")
         .try_now()
@@ -133,9 +152,7 @@ async fn nodes_that_come_back_with_old_data_do_not_give_a_lock_to_another() {
 
 /// Before Redis 7 scripts come back with the append-only file and with a promoted replica, so that a server
 /// which has restarted knows all of ours. The test teaches them to it in its place.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_that_keeps_the_scripts_is_noticed() {
-    let Some(mut server) = five().await else { return };
+async fn a_restart_that_keeps_the_scripts_is_noticed(mut server: Running) {
     let one = keeper(&server).await;
     one.lock("b")
         .try_now()
@@ -172,9 +189,7 @@ fn scripts() -> Vec<String> {
 
 /// Three nodes of five have forgotten a lock whose clients say 40 s, and stay out for as long as their next
 /// client says. One that says 3 s must not shorten that.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_disagree_about_max_ttl_are_refused() {
-    let Some(mut server) = five().await else { return };
+async fn clients_that_disagree_about_max_ttl_are_refused(mut server: Running) {
     let (one, other) = (keeper_of(&server, "40s", 30).await, keeper_of(&server, "3s", 2).await);
     let held = one.lock("a").try_now().await.expect("five of five").expect("free");
     let refused = async |keeper: &Keeper| match keeper.lock("a").try_now().await {
@@ -209,9 +224,7 @@ async fn clients_that_disagree_about_max_ttl_are_refused() {
 
 /// Four nodes of five stand still, and the fifth was told nothing yet. A client with another `max_ttl` gets no lock
 /// there, but it told the fifth its own, and from then on that one refused all clients that were right.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_gets_no_lock_tells_no_server_its_max_ttl() {
-    let Some(mut server) = five().await else { return };
+async fn a_client_that_gets_no_lock_tells_no_server_its_max_ttl(mut server: Running) {
     let right = keeper_of(&server, "40s", 30).await;
     let lock = right.lock("a").try_now().await.expect("five of five").expect("free");
     lock.release().await.expect("released");
@@ -235,9 +248,7 @@ async fn a_client_that_gets_no_lock_tells_no_server_its_max_ttl() {
 }
 
 /// When no lock is held, the servers can be told to forget what they were told.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn max_ttl_can_be_changed_as_documented() {
-    let Some(server) = five().await else { return };
+async fn max_ttl_can_be_changed_as_documented(server: Running) {
     let before = keeper_of(&server, "40s", 30).await;
     before
         .lock("a")

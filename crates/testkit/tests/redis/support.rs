@@ -9,7 +9,7 @@ use testkit::{
     world::eventually,
 };
 
-pub(crate) use testkit::live::{start, start_with_clocks, waiter};
+pub(crate) use testkit::live::waiter;
 
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 

@@ -3,7 +3,7 @@
 
 use crate::{
     splice::Splice,
-    support::{Witness, compared, start, with_fault_store},
+    support::{Witness, compared, with_fault_store},
 };
 use lockkeeper::{Guard, Keeper, Loss};
 use servers::Running;
@@ -15,6 +15,13 @@ use testkit::{
     world::{eventually, soon},
 };
 
+testkit::tests! {
+    [(servers::REDIS, servers::REDIS)] =>
+        a_lock_that_the_replica_missed_is_lost_though_no_connection_breaks,
+        a_release_that_the_replica_missed_is_made_again_though_no_connection_breaks,
+        a_hand_over_that_the_replica_missed_is_lost_though_the_ticket_stayed;
+}
+
 /// A primary, its replica, and the proxy before them.
 struct Pair {
     primary: Running,
@@ -23,8 +30,7 @@ struct Pair {
 }
 
 impl Pair {
-    async fn start() -> Option<Self> {
-        let (primary, replica) = (start(servers::REDIS)?, start(servers::REDIS)?);
+    async fn of((primary, replica): (Running, Running)) -> Self {
         let proxy = Splice::to(primary.ports()[0]);
         let pair = Self { primary, replica, proxy };
         let port = pair.primary.ports()[0].to_string();
@@ -35,7 +41,7 @@ impl Pair {
             replica.info("replication").await.contains("master_link_status:up")
         })
         .await;
-        Some(pair)
+        pair
     }
 
     async fn primary(&self) -> Witness {
@@ -86,9 +92,10 @@ async fn is_lost(pair: &Pair, guard: &Guard) {
     assert_eq!(pair.proxy.connections(), connections);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_the_replica_missed_is_lost_though_no_connection_breaks() {
-    let Some(pair) = Pair::start().await else { return };
+async fn a_lock_that_the_replica_missed_is_lost_though_no_connection_breaks(
+    servers: (Running, Running),
+) {
+    let pair = Pair::of(servers).await;
     let (keeper, faults) = pair.keeper().await;
     let known = take(&keeper, "known").await;
     compared(&faults).await;
@@ -101,9 +108,10 @@ async fn a_lock_that_the_replica_missed_is_lost_though_no_connection_breaks() {
     assert!(next.fence() > missed.fence());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_that_the_replica_missed_is_made_again_though_no_connection_breaks() {
-    let Some(pair) = Pair::start().await else { return };
+async fn a_release_that_the_replica_missed_is_made_again_though_no_connection_breaks(
+    servers: (Running, Running),
+) {
+    let pair = Pair::of(servers).await;
     let (keeper, faults) = pair.keeper().await;
     let (known, released) = (take(&keeper, "known").await, take(&keeper, "a").await);
     compared(&faults).await;
@@ -116,9 +124,10 @@ async fn a_release_that_the_replica_missed_is_made_again_though_no_connection_br
 }
 
 /// The replica has the waiter's ticket and not the hand-over, and the same number of tickets.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_that_the_replica_missed_is_lost_though_the_ticket_stayed() {
-    let Some(pair) = Pair::start().await else { return };
+async fn a_hand_over_that_the_replica_missed_is_lost_though_the_ticket_stayed(
+    servers: (Running, Running),
+) {
+    let pair = Pair::of(servers).await;
     let ((one, _), (two, faults)) = (pair.keeper().await, pair.keeper().await);
     // Nothing of this session changes afterwards: nothing but the hand-over is missed.
     let holder = RawSession::open(one.store()).await;

@@ -5,15 +5,24 @@ use lockkeeper::{Guard, Keeper};
 use servers::{Running, ZOOKEEPER};
 use std::{collections::VecDeque, path::Path, time::Duration};
 use testkit::{
-    live::start,
     taker::{crowd, granted_in},
     world::{eventually, length, soon, tickets, until_length},
 };
 
+testkit::tests! {
+    [ZOOKEEPER] =>
+        a_lock_is_two_packets_at_once_and_its_release_another,
+        a_try_on_a_taken_lock_only_reads,
+        a_hand_over_wakes_one_waiter_which_reads_once,
+        a_release_wakes_one_of_all_who_wait_in_many_processes,
+        a_released_permit_wakes_no_more_than_there_are_permits,
+        whoever_is_kept_out_by_very_many_watches_the_line,
+        thousands_of_locks_are_a_renewal_of_two_packets_for_a_few_sessions,
+        long_names_are_spread_over_several_sessions;
+}
+
 /// The creation and the list that follows it are sent together, whoever had the lock before.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_is_two_packets_at_once_and_its_release_another() {
-    let Some(server) = start(ZOOKEEPER) else { return };
+async fn a_lock_is_two_packets_at_once_and_its_release_another(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let alternating = async || {
         for keeper in [&one, &one, &two] {
@@ -37,9 +46,7 @@ async fn a_lock_is_two_packets_at_once_and_its_release_another() {
     guard.release().await.expect("released");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_try_on_a_taken_lock_only_reads() {
-    let Some(server) = start(ZOOKEEPER) else { return };
+async fn a_try_on_a_taken_lock_only_reads(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let held = one.lock("a").await.expect("free");
     let busy = async || assert!(two.lock("a").try_now().await.expect("an answer").is_none());
@@ -50,9 +57,7 @@ async fn a_try_on_a_taken_lock_only_reads() {
 }
 
 /// However many wait, one of them is woken and reads the line once.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_wakes_one_waiter_which_reads_once() {
-    let Some(server) = start(ZOOKEEPER) else { return };
+async fn a_hand_over_wakes_one_waiter_which_reads_once(server: Running) {
     for waiters in [8, 80] {
         let holder = keeper(&server).await;
         let name = format!("with {waiters}");
@@ -88,9 +93,7 @@ const PROCESSES: usize = 8;
 
 /// Polls cannot be told from what a wake-up causes, but the server counts whom it tells.
 /// `LOCKKEEPER_WAITERS=800` makes the crowd as great as one likes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_wakes_one_of_all_who_wait_in_many_processes() {
-    let Some(server) = start(ZOOKEEPER) else { return };
+async fn a_release_wakes_one_of_all_who_wait_in_many_processes(server: Running) {
     let (each, holder) = (number("LOCKKEEPER_WAITERS", 64) / PROCESSES, keeper(&server).await);
     let mut held = Some(holder.lock("a").await.expect("free"));
     let program = Path::new(env!("CARGO_BIN_EXE_taker"));
@@ -119,11 +122,9 @@ async fn a_release_wakes_one_of_all_who_wait_in_many_processes() {
 }
 
 /// However many wait; and whoever comes wakes nobody.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_released_permit_wakes_no_more_than_there_are_permits() {
+async fn a_released_permit_wakes_no_more_than_there_are_permits(server: Running) {
     const PERMITS: u32 = 2;
     const WAITERS: usize = 12;
-    let Some(server) = start(ZOOKEEPER) else { return };
     let holder = keeper(&server).await;
     let take =
         async |keeper: &Keeper| keeper.semaphore("a", PERMITS).acquire(1).await.expect("granted");
@@ -151,9 +152,7 @@ async fn a_released_permit_wakes_no_more_than_there_are_permits() {
 }
 
 /// Watches on all of them would be more than the line is worth.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_is_kept_out_by_very_many_watches_the_line() {
-    let Some(server) = start(ZOOKEEPER) else { return };
+async fn whoever_is_kept_out_by_very_many_watches_the_line(server: Running) {
     let (holder, waiter) = (keeper(&server).await, keeper_at(server.url(), LONG).await);
     let mut held = Vec::new();
     for _ in 0..40 {
@@ -166,9 +165,7 @@ async fn whoever_is_kept_out_by_very_many_watches_the_line() {
 }
 
 /// `LOCKKEEPER_LOCKS=10000` makes it as many as one likes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thousands_of_locks_are_a_renewal_of_two_packets_for_a_few_sessions() {
-    let Some(server) = start(ZOOKEEPER) else { return };
+async fn thousands_of_locks_are_a_renewal_of_two_packets_for_a_few_sessions(server: Running) {
     let (keeper, locks) = (keeper(&server).await, number("LOCKKEEPER_LOCKS", 1_000));
     let mut guards = Vec::new();
     for i in 0..locks {
@@ -187,9 +184,7 @@ async fn thousands_of_locks_are_a_renewal_of_two_packets_for_a_few_sessions() {
 
 /// What ends with a ZooKeeper session is one write, and what is longer than a megabyte no server can
 /// read back.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn long_names_are_spread_over_several_sessions() {
-    let Some(server) = start(ZOOKEEPER) else { return };
+async fn long_names_are_spread_over_several_sessions(server: Running) {
     let (keeper, witness) = (keeper(&server).await, keeper_at(server.url(), TTL).await);
     let sessions = || told(&server, "mntr", "zk_num_alive_connections\t");
     keeper.lock("first").await.expect("free").release().await.expect("released");

@@ -7,16 +7,19 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use testkit::{
-    live::start,
-    world::{eventually, soon},
-};
+use testkit::world::{eventually, soon};
+
+testkit::tests! {
+    [ZOOKEEPER] =>
+        a_server_that_has_lost_its_data_is_not_talked_to,
+        a_server_that_restarts_keeps_the_locks;
+    [(ZOOKEEPER, ZOOKEEPER)] =>
+        a_renewal_shows_that_a_restored_server_does_not_have_a_lock;
+}
 
 /// Its numbers begin anew, so what it says could be taken for older than it is. A lock is as little to
 /// be had there as anything else, until the program is started again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_has_lost_its_data_is_not_talked_to() {
-    let Some(mut server) = start(ZOOKEEPER) else { return };
+async fn a_server_that_has_lost_its_data_is_not_talked_to(mut server: Running) {
     let keeper = keeper_at(server.url(), Duration::from_secs(2)).await;
     let held = keeper.lock("a").await.expect("free");
     tokio::task::block_in_place(|| {
@@ -40,9 +43,9 @@ async fn a_server_that_has_lost_its_data_is_not_talked_to() {
 /// A proxy of TCP has to break the connection in order to lead it elsewhere, so the client does see a
 /// connection break, as it often does, and takes up its session again. That the node is not there it learns from
 /// the data alone, by the renewal that the test asks for: by itself the keeper renews every 200 s.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_shows_that_a_restored_server_does_not_have_a_lock() {
-    let (Some(mut first), Some(mut second)) = (start(ZOOKEEPER), start(ZOOKEEPER)) else { return };
+async fn a_renewal_shows_that_a_restored_server_does_not_have_a_lock(
+    (mut first, mut second): (Running, Running),
+) {
     let proxy = FaultProxy::to(first.ports()[0]).expect("a proxy");
     let keeper = keeper_at(&format!("zookeeper://127.0.0.1:{}", proxy.port()), LONG).await;
     let kept = keeper.lock("kept").await.expect("free");
@@ -90,9 +93,7 @@ fn zxid(server: &Running) -> u64 {
     u64::from_str_radix(number.expect("a field").trim(), 16).expect("a number")
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_restarts_keeps_the_locks() {
-    let Some(mut server) = start(ZOOKEEPER) else { return };
+async fn a_server_that_restarts_keeps_the_locks(mut server: Running) {
     let keeper = keeper(&server).await;
     let held = keeper.lock("a").await.expect("free");
     tokio::task::block_in_place(|| {

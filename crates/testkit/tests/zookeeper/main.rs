@@ -1,20 +1,33 @@
 //! What only a real ZooKeeper server can show.
 
-mod access;
 mod cost;
 mod data;
+mod interop;
 mod raw;
 mod session;
+mod tls;
 
 use lockkeeper::{Guard, Keeper};
 use servers::{FaultProxy, Running};
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
+    process::ExitCode,
     time::Duration,
 };
-use testkit::world::until_length;
+use testkit::{trials, world::until_length};
 use tokio::task::JoinHandle;
+
+fn main() -> ExitCode {
+    trials::main([
+        cost::tests(),
+        data::tests(),
+        interop::tests(),
+        raw::tests(),
+        session::tests(),
+        tls::tests(),
+    ])
+}
 
 const TTL: Duration = Duration::from_secs(20);
 

@@ -2,16 +2,19 @@
 
 use crate::{TTL, keeper_at, told};
 use lockkeeper::{Error, ErrorKind, Owner};
-use servers::{ZOOKEEPER, ZOOKEEPER_BRIEF};
-use testkit::{
-    live::start,
-    world::{eventually, soon, until_length},
-};
+use servers::{Running, ZOOKEEPER, ZOOKEEPER_BRIEF};
+use testkit::world::{eventually, soon, until_length};
+
+testkit::tests! {
+    [ZOOKEEPER_BRIEF] =>
+        the_folders_above_a_raw_lock_go_when_it_is_not_used_any_more;
+    [ZOOKEEPER] =>
+        raw_names_and_modes_that_cannot_be_are_refused_with_the_rule,
+        a_ticket_that_we_must_not_read_is_waited_for;
+}
 
 /// They are containers, as the line itself.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_folders_above_a_raw_lock_go_when_it_is_not_used_any_more() {
-    let Some(server) = start(ZOOKEEPER_BRIEF) else { return };
+async fn the_folders_above_a_raw_lock_go_when_it_is_not_used_any_more(server: Running) {
     let keeper = keeper_at(&format!("{}?raw=true", server.url()), TTL).await;
     let nodes = || told(&server, "mntr", "zk_znode_count\t");
     let before = nodes();
@@ -23,9 +26,7 @@ async fn the_folders_above_a_raw_lock_go_when_it_is_not_used_any_more() {
     again.release().await.expect("released");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn raw_names_and_modes_that_cannot_be_are_refused_with_the_rule() {
-    let Some(server) = start(ZOOKEEPER) else { return };
+async fn raw_names_and_modes_that_cannot_be_are_refused_with_the_rule(server: Running) {
     let raw = async |raw: &str| keeper_at(&format!("{}?raw={raw}", server.url()), TTL).await;
     let [plain, rw, kazoo] = [raw("true").await, raw("rw").await, raw("kazoo").await];
     let names = [
@@ -61,9 +62,7 @@ async fn raw_names_and_modes_that_cannot_be_are_refused_with_the_rule() {
 }
 
 /// In raw lines others' nodes may be closed to us. They keep us out all the same, and let us in.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ticket_that_we_must_not_read_is_waited_for() {
-    let Some(server) = start(ZOOKEEPER) else { return };
+async fn a_ticket_that_we_must_not_read_is_waited_for(server: Running) {
     let address = format!("127.0.0.1:{}", server.ports()[0]);
     let url = |who: &str| format!("zookeeper://{who}{address}?raw=true&prefix=of{}", who.len());
     let ours = keeper_at(&url(""), TTL).await;

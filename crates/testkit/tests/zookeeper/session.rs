@@ -8,15 +8,20 @@ use std::{
     net::{Ipv4Addr, TcpStream},
     time::{Duration, Instant},
 };
-use testkit::{
-    live::start,
-    world::{eventually, soon, tickets, until_length},
-};
+use testkit::world::{eventually, soon, tickets, until_length};
+
+testkit::tests! {
+    [ZOOKEEPER_BRIEF] =>
+        a_guard_tells_the_times_that_a_server_of_short_sessions_grants;
+    [ZOOKEEPER] =>
+        a_creation_whose_answer_is_lost_is_found_again,
+        a_creation_that_nobody_wants_any_more_leaves_no_orphan,
+        a_waiter_whose_session_died_enters_again_at_once,
+        who_is_cut_off_gives_up_before_the_next_one_is_served;
+}
 
 /// TTL and lock-delay both give way, and together they are what the server keeps the session for.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guard_tells_the_times_that_a_server_of_short_sessions_grants() {
-    let Some(server) = start(ZOOKEEPER_BRIEF) else { return };
+async fn a_guard_tells_the_times_that_a_server_of_short_sessions_grants(server: Running) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let url = format!("zookeeper://127.0.0.1:{}", proxy.port());
     let (there, other) = (Keeper::connect(&url).await.expect("an answer"), keeper(&server).await);
@@ -33,9 +38,7 @@ async fn a_guard_tells_the_times_that_a_server_of_short_sessions_grants() {
     assert_eq!((fitting.ttl, fitting.lock_delay), (Duration::from_secs(4), Duration::ZERO));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_creation_whose_answer_is_lost_is_found_again() {
-    let Some(server) = start(ZOOKEEPER) else { return };
+async fn a_creation_whose_answer_is_lost_is_found_again(server: Running) {
     let (proxy, keeper, witness) = through_a_proxy(&server).await;
     proxy.hold_answers();
     let lock = begun(&keeper, &witness).await;
@@ -49,9 +52,7 @@ async fn a_creation_whose_answer_is_lost_is_found_again() {
     assert_eq!(tickets(witness.store()).await, 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_creation_that_nobody_wants_any_more_leaves_no_orphan() {
-    let Some(server) = start(ZOOKEEPER) else { return };
+async fn a_creation_that_nobody_wants_any_more_leaves_no_orphan(server: Running) {
     let (proxy, keeper, witness) = through_a_proxy(&server).await;
     for severed in [false, true] {
         proxy.hold_answers();
@@ -112,9 +113,7 @@ fn end_session(server: &Running, session: i64) {
 }
 
 /// Long before the next renewal could tell it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_whose_session_died_enters_again_at_once() {
-    let Some(server) = start(ZOOKEEPER) else { return };
+async fn a_waiter_whose_session_died_enters_again_at_once(server: Running) {
     let (holder, waiter) = (keeper(&server).await, keeper_at(server.url(), LONG).await);
     let mine = waiter.lock("mine").await.expect("free");
     let held = holder.lock("a").await.expect("free");
@@ -135,9 +134,7 @@ async fn a_waiter_whose_session_died_enters_again_at_once() {
 }
 
 /// The server lets a session live for longer than its owner believes in it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_cut_off_gives_up_before_the_next_one_is_served() {
-    let Some(server) = start(ZOOKEEPER) else { return };
+async fn who_is_cut_off_gives_up_before_the_next_one_is_served(server: Running) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let url = format!("zookeeper://127.0.0.1:{}", proxy.port());
     let there = keeper_at(&url, Duration::from_secs(2)).await;

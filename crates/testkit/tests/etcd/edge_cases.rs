@@ -6,7 +6,7 @@ use lockkeeper::{
     store::{AnyStore, Claim, Edited, Entered, Left, Manner, Renewal, SessionId, TicketStatus},
 };
 use serde_json::{Value, json};
-use servers::{FaultProxy, Recipe, Require, Running};
+use servers::{FaultProxy, Running};
 use std::{
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
@@ -14,20 +14,32 @@ use std::{
 };
 use testkit::{
     RawSession,
+    trials::WithArgs,
     world::{eventually, length, line, soon, until_length},
 };
 use tokio::task::JoinSet;
 
-/// A running server, or nothing if it cannot be had and nobody insists.
-fn start(recipe: Recipe) -> Option<Running> {
-    if let Some(obstacle) = recipe.obstacle() {
-        let must = Require::from_env().wants(recipe.name);
-        assert!(!must, "{}: {obstacle} ({} asks for it)", recipe.name, Require::VARIABLE);
-        eprintln!("ignored: {}: {obstacle}", recipe.name);
-        return None;
-    }
-    Some(recipe.start().expect("the server starts"))
+testkit::tests! {
+    [servers::ETCD] =>
+        a_copy_sent_to_a_silent_endpoint_becomes_no_ghost,
+        a_lease_that_was_left_half_way_is_renewed_before_it_is_used,
+        a_repeated_leave_does_not_end_the_next_ticket_in_the_same_slot,
+        tickets_that_share_a_slot_stand_side_by_side,
+        an_enter_whose_session_is_forgotten_meanwhile_is_answered,
+        a_session_that_another_handle_renews_lives,
+        the_public_half_of_a_session_is_no_right_to_act_for_it,
+        a_record_that_proves_nothing_is_no_right_to_close_a_session,
+        closing_a_session_twice_does_nothing_more,
+        a_session_in_its_lock_delay_is_over_for_every_handle,
+        a_cell_is_written_also_by_a_handle_that_has_not_seen_the_grant,
+        a_next_one_that_cannot_be_told_holds_up_no_release,
+        many_outlive_their_token_together;
+    [SMALL] =>
+        what_could_not_be_left_while_the_server_was_full_is_left_later;
 }
+
+/// A server that is full soon.
+const SMALL: WithArgs = WithArgs(servers::ETCD, &["--quota-backend-bytes=1000000"]);
 
 async fn store(url: &str) -> AnyStore {
     Keeper::connect(url).await.expect("the server answers").store().clone()
@@ -63,9 +75,7 @@ fn lease(session: SessionId, shard: u64) -> i64 {
 
 /// The first endpoint is silent, so the request goes to the second one, and is answered there. What was
 /// sent to the first may be carried out at any later time, and then must have no effect.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_sent_to_a_silent_endpoint_becomes_no_ghost() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_copy_sent_to_a_silent_endpoint_becomes_no_ghost(server: Running) {
     let proxies = [0, 1].map(|_| FaultProxy::to(server.ports()[0]).expect("a proxy"));
     let [silent, good] = &proxies;
     let url = format!("etcd://127.0.0.1:{},127.0.0.1:{}", silent.port(), good.port());
@@ -83,10 +93,8 @@ async fn a_copy_sent_to_a_silent_endpoint_becomes_no_ghost() {
 }
 
 /// Somebody has begun to take another lease for a session, long ago, and could not finish.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_was_left_half_way_is_renewed_before_it_is_used() {
+async fn a_lease_that_was_left_half_way_is_renewed_before_it_is_used(server: Running) {
     const TTL: Duration = Duration::from_secs(5);
-    let Some(server) = start(servers::ETCD) else { return };
     let store = store(server.url()).await;
     let raw = RawSession::open_for(&store, TTL, Duration::ZERO).await;
     let mut tasks = JoinSet::new();
@@ -120,9 +128,7 @@ fn in_one_slot() -> TicketId {
 }
 
 /// A session uses its keys again, so what comes late must not meet the next one there.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repeated_leave_does_not_end_the_next_ticket_in_the_same_slot() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_repeated_leave_does_not_end_the_next_ticket_in_the_same_slot(server: Running) {
     let (here, there) = (store(server.url()).await, store(server.url()).await);
     let raw = RawSession::open(&here).await;
     // This one does not hear of what the other does.
@@ -149,9 +155,7 @@ async fn a_repeated_leave_does_not_end_the_next_ticket_in_the_same_slot() {
 }
 
 /// Two tickets of one session in one line, for which the same key is meant.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tickets_that_share_a_slot_stand_side_by_side() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn tickets_that_share_a_slot_stand_side_by_side(server: Running) {
     let (here, there) = (store(server.url()).await, store(server.url()).await);
     let one = RawSession::open(&here).await;
     let two = RawSession { store: there, ..one.clone() };
@@ -187,9 +191,7 @@ async fn tickets_that_share_a_slot_stand_side_by_side() {
 }
 
 /// A session can end beside an enter that is under way; the enter's answer comes all the same.
-#[tokio::test]
-async fn an_enter_whose_session_is_forgotten_meanwhile_is_answered() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn an_enter_whose_session_is_forgotten_meanwhile_is_answered(server: Running) {
     let here = store(server.url()).await;
     RawSession::open(&here).await.take("a").await;
     for mode in [Mode::Exclusive, Mode::Shared] {
@@ -203,9 +205,7 @@ async fn an_enter_whose_session_is_forgotten_meanwhile_is_answered() {
 }
 
 /// One handle renews a session, and another one acts for it now and then.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_another_handle_renews_lives() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_session_that_another_handle_renews_lives(server: Running) {
     let (here, there) = (store(server.url()).await, store(server.url()).await);
     let one = RawSession::open_for(&here, Duration::from_secs(2), Duration::ZERO).await;
     let two = RawSession { store: there, ..one.clone() };
@@ -222,9 +222,7 @@ async fn a_session_that_another_handle_renews_lives() {
 }
 
 /// The public half of a session's id is in every key of its tickets; who knows it alone can do nothing.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_public_half_of_a_session_is_no_right_to_act_for_it() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn the_public_half_of_a_session_is_no_right_to_act_for_it(server: Running) {
     let (here, there) = (store(server.url()).await, store(server.url()).await);
     let owner = RawSession::open(&here).await;
     let held = owner.take("a").await;
@@ -268,9 +266,7 @@ async fn the_public_half_of_a_session_is_no_right_to_act_for_it() {
 
 /// A record as an earlier version wrote it, and one that no version can read: neither says who has the
 /// other half of the session's id.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_that_proves_nothing_is_no_right_to_close_a_session() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_record_that_proves_nothing_is_no_right_to_close_a_session(server: Running) {
     let (here, there) = (store(server.url()).await, store(server.url()).await);
     for value in ["bGsxIDEyMDAwMCAwIDcgaGVyZSBoYW5kCg==", "anVuaw=="] {
         let owner = RawSession::open(&here).await;
@@ -293,9 +289,7 @@ async fn a_record_that_proves_nothing_is_no_right_to_close_a_session() {
 }
 
 /// The answer to the first close may be lost.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn closing_a_session_twice_does_nothing_more() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn closing_a_session_twice_does_nothing_more(server: Running) {
     let (here, there) = (store(server.url()).await, store(server.url()).await);
     let owner = RawSession::open(&here).await;
     owner.take("a").await;
@@ -320,9 +314,7 @@ fn decoded(base64: &str) -> Vec<u8> {
 }
 
 /// Past its TTL a session lives only by its lock-delay: no handle brings it back.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_in_its_lock_delay_is_over_for_every_handle() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_session_in_its_lock_delay_is_over_for_every_handle(server: Running) {
     let (here, there) = (store(server.url()).await, store(server.url()).await);
     let (ttl, delay) = (Duration::from_secs(2), Duration::from_secs(60));
     let one = RawSession::open_for(&here, ttl, delay).await;
@@ -340,9 +332,7 @@ async fn a_session_in_its_lock_delay_is_over_for_every_handle() {
 
 /// In raw mode the number of a grant is the revision at which it was seen. A handle that has not seen it
 /// asks before it writes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cell_is_written_also_by_a_handle_that_has_not_seen_the_grant() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_cell_is_written_also_by_a_handle_that_has_not_seen_the_grant(server: Running) {
     let url = format!("{}?raw=true", server.url());
     let (here, there) = (store(&url).await, store(&url).await);
     let (first, second, third) = (
@@ -367,17 +357,7 @@ async fn a_cell_is_written_also_by_a_handle_that_has_not_seen_the_grant() {
 }
 
 /// A server that is full takes no mark of a closed ticket. When there is room again the ticket goes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_could_not_be_left_while_the_server_was_full_is_left_later() {
-    const SMALL: Recipe = Recipe {
-        processes: |sandbox| {
-            let mut processes = (servers::ETCD.processes)(sandbox)?;
-            processes[0].args.push("--quota-backend-bytes=1000000".into());
-            Ok(processes)
-        },
-        ..servers::ETCD
-    };
-    let Some(server) = start(SMALL) else { return };
+async fn what_could_not_be_left_while_the_server_was_full_is_left_later(server: Running) {
     // No renewal, which would find the ticket too, comes in the meantime.
     let keeper = Keeper::builder().ttl(Duration::from_secs(600)).connect(server.url()).await;
     let keeper = keeper.expect("it answers");
@@ -407,9 +387,7 @@ async fn what_could_not_be_left_while_the_server_was_full_is_left_later() {
 
 /// A release also tells the next one. Here the store refuses that, because the lease is gone to which
 /// the next one's keys belonged: the lock is released all the same.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_next_one_that_cannot_be_told_holds_up_no_release() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_next_one_that_cannot_be_told_holds_up_no_release(server: Running) {
     let mut keepers = Vec::new();
     for _ in 0..3 {
         keepers.push(Keeper::connect(server.url()).await.expect("it answers"));
@@ -439,10 +417,8 @@ async fn a_next_one_that_cannot_be_told_holds_up_no_release() {
 
 /// A restart makes the server forget all tokens. Whoever asks then gets a new one, or waits until
 /// somebody else has got it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_outlive_their_token_together() {
+async fn many_outlive_their_token_together(mut server: Running) {
     const TASKS: usize = 32;
-    let Some(mut server) = start(servers::ETCD) else { return };
     for (path, body) in [
         ("user/add", json!({ "name": "root", "password": "top" })),
         ("role/add", json!({ "name": "root" })),

@@ -3,7 +3,7 @@
 //! `LOCKKEEPER_SIT` says for how many seconds; by default for three times the life that a session has
 //! without a renewal.
 
-use crate::support::{TTL, client, keeper, number, standing, start, waiter};
+use crate::support::{TTL, client, keeper, number, standing, waiter};
 use lockkeeper::{
     Guard, Keeper,
     store::mysql::{fence_check, lock_in},
@@ -20,6 +20,19 @@ use std::{
 };
 use testkit::world::{eventually, soon};
 use tokio::task::JoinSet;
+
+testkit::tests! {
+    crate::SERVERS =>
+        a_lock_in_a_long_transaction_costs_no_guard_its_life,
+        a_checked_fence_in_a_long_transaction_costs_no_guard_its_life,
+        locked_rows_cost_no_guard_its_life,
+        a_locked_line_or_session_costs_no_other_guard_its_life,
+        a_line_that_somebody_sits_on_is_busy_and_holds_up_no_other,
+        a_place_that_somebody_sits_on_keeps_no_holder_from_leaving,
+        a_line_that_somebody_sits_on_keeps_no_session_from_closing,
+        who_comes_while_the_gate_is_made_stands_behind_those_before,
+        new_names_that_a_transaction_has_hold_up_no_other;
+}
 
 /// How long the transactions last, in microseconds.
 fn sitting() -> i64 {
@@ -48,9 +61,7 @@ async fn end(user: &mut Conn) {
     user.query_drop("ROLLBACK").await.expect("ended");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_in_a_long_transaction_costs_no_guard_its_life() {
-    let Some(server) = start() else { return };
+async fn a_lock_in_a_long_transaction_costs_no_guard_its_life(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     let held = keeper.lock("held").await.expect("free");
     for name in ["used before", "new"] {
@@ -68,9 +79,7 @@ async fn a_lock_in_a_long_transaction_costs_no_guard_its_life() {
 }
 
 /// Both forms of a ticket: the first in its line, and one that has waited.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_checked_fence_in_a_long_transaction_costs_no_guard_its_life() {
-    let Some(server) = start() else { return };
+async fn a_checked_fence_in_a_long_transaction_costs_no_guard_its_life(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     let other = keeper.lock("held").await.expect("free");
     let mut held = keeper.lock("a").await.expect("free");
@@ -86,9 +95,7 @@ async fn a_checked_fence_in_a_long_transaction_costs_no_guard_its_life() {
     keeper.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locked_rows_cost_no_guard_its_life() {
-    let Some(server) = start() else { return };
+async fn locked_rows_cost_no_guard_its_life(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     let (a, b) = (keeper.lock("a").await.expect("free"), keeper.lock("b").await.expect("free"));
     begin(&mut user).await;
@@ -105,9 +112,7 @@ async fn locked_rows_cost_no_guard_its_life() {
 
 /// The row of a line, which every change of the line needs: who asks for the name is told that others are in
 /// the way. The row of a session: its own guards are lost, and nobody else's.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_locked_line_or_session_costs_no_other_guard_its_life() {
-    let Some(server) = start() else { return };
+async fn a_locked_line_or_session_costs_no_other_guard_its_life(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let (mut user, mut witness) = (client(&server).await, client(&server).await);
     let (a, b) = (one.lock("a").await.expect("free"), two.lock("b").await.expect("free"));
@@ -145,9 +150,7 @@ fn tries(keeper: &Keeper, name: &'static str, stop: &Arc<AtomicBool>, tasks: &mu
 
 /// Who tries for such a name is told that it is taken, and who wants to wait waits on; neither takes away the
 /// connections that others need.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_line_that_somebody_sits_on_is_busy_and_holds_up_no_other() {
-    let Some(server) = start() else { return };
+async fn a_line_that_somebody_sits_on_is_busy_and_holds_up_no_other(server: Running) {
     let (one, two, three) = (keeper(&server).await, keeper(&server).await, keeper(&server).await);
     let (mut user, mut witness) = (client(&server).await, client(&server).await);
     let held = one.lock("a").await.expect("free");
@@ -181,9 +184,7 @@ async fn a_line_that_somebody_sits_on_is_busy_and_holds_up_no_other() {
 
 /// The place of one who waits, and the gaps around it: the lock can be given up all the same, and who comes
 /// then waits on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_that_somebody_sits_on_keeps_no_holder_from_leaving() {
-    let Some(server) = start() else { return };
+async fn a_place_that_somebody_sits_on_keeps_no_holder_from_leaving(server: Running) {
     let (one, two, three) = (keeper(&server).await, keeper(&server).await, keeper(&server).await);
     let mut user = client(&server).await;
     let held = one.lock("a").await.expect("free");
@@ -199,9 +200,7 @@ async fn a_place_that_somebody_sits_on_keeps_no_holder_from_leaving() {
     drop(soon("its turn", third).await.expect("no panic").expect("granted"));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_line_that_somebody_sits_on_keeps_no_session_from_closing() {
-    let Some(server) = start() else { return };
+async fn a_line_that_somebody_sits_on_keeps_no_session_from_closing(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let (mut user, mut witness) = (client(&server).await, client(&server).await);
     let mut held = Vec::new();
@@ -217,9 +216,7 @@ async fn a_line_that_somebody_sits_on_keeps_no_session_from_closing() {
 }
 
 /// The gate's number cannot be seen while a transaction makes it, and the clock was set back by an hour.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_while_the_gate_is_made_stands_behind_those_before() {
-    let Some(server) = start() else { return };
+async fn who_comes_while_the_gate_is_made_stands_behind_those_before(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let (mut user, mut witness) = (client(&server).await, client(&server).await);
     begin(&mut user).await;
@@ -239,9 +236,7 @@ async fn who_comes_while_the_gate_is_made_stands_behind_those_before() {
 
 /// Who makes a gate cannot be seen by others. They wait in line or are told that it is busy, and take away no
 /// connections that others need.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_names_that_a_transaction_has_hold_up_no_other() {
-    let Some(server) = start() else { return };
+async fn new_names_that_a_transaction_has_hold_up_no_other(server: Running) {
     let keeper = keeper(&server).await;
     let (mut user, mut witness) = (client(&server).await, client(&server).await);
     begin(&mut user).await;

@@ -2,14 +2,19 @@
 
 use crate::clients::refusal;
 use lockkeeper::{Error, ErrorKind, Keeper};
-use servers::FaultProxy;
+use servers::{FaultProxy, Running};
 use std::{net::TcpListener, time::Duration};
-use testkit::{live::start, world::soon};
+use testkit::world::soon;
+
+testkit::tests! {
+    [servers::ETCD_TLS] =>
+        a_far_server_is_connected_to_with_tls;
+    [()] =>
+        a_refused_connection_is_told_once;
+}
 
 /// The handshake of TLS alone takes longer than a second.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_far_server_is_connected_to_with_tls() {
-    let Some(server) = start(servers::ETCD_TLS) else { return };
+async fn a_far_server_is_connected_to_with_tls(server: Running) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     proxy.delay(Duration::from_millis(700));
     let far = format!("127.0.0.1:{}", proxy.port());
@@ -22,8 +27,7 @@ async fn a_far_server_is_connected_to_with_tls() {
 }
 
 /// Said once, in plain words; and as a trouble that may pass.
-#[tokio::test]
-async fn a_refused_connection_is_told_once() {
+async fn a_refused_connection_is_told_once(_: ()) {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("etcd://{}", free.local_addr().expect("bound"));
     drop(free);

@@ -4,12 +4,11 @@
 use anyhow::{Context as _, Result};
 use lockkeeper::Keeper;
 use nix::sys::signal::Signal::SIGKILL;
-use servers::{BuiltPeer, ETCD, GO_PEERS, JETCD};
-use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
+use servers::{BuiltPeer, ETCD, GO_PEERS, JETCD, Running, Unavailable};
+use std::{path::Path, sync::LazyLock, time::Duration};
 use testkit::{
-    live::Server,
     taker::Taker,
-    trials,
+    trials::{Fixture, Shared},
     world::{soon, until_length},
 };
 
@@ -17,59 +16,64 @@ use testkit::{
 const LONG: Duration = Duration::from_secs(60);
 
 /// A library: what builds it, and its program.
-type Library = (BuiltPeer, &'static str);
-
-const GO: Library = (GO_PEERS, "etcd");
-const JAVA: Library = (JETCD, "JetcdLock");
-
-macro_rules! tests {
-    ($library:expr, $server:ident: $($test:ident),* $(,)?) => {
-        vec![$({
-            let (server, library) = (Arc::clone(&$server), $library);
-            let name = format!("{}::{}", library.1, stringify!($test));
-            trials::test(name, async move || $test(&Meeting::new(&server, library)?).await)
-        }),*]
-    };
+#[derive(Clone, Copy)]
+struct Library {
+    peer: BuiltPeer,
+    program: &'static str,
 }
 
-fn main() -> ExitCode {
-    let lacks = trials::lacks(&ETCD);
-    let no_go = lacks.clone().or_else(|| servers::install_built_peers(&[GO_PEERS]).pop());
-    let no_java = lacks.or_else(|| servers::install_built_peers(&[JETCD]).pop());
-    let server = Arc::new(Server::of(ETCD));
-    let go = tests![GO, server:
-        they_stand_in_one_line_in_the_order_they_came,
+const GO: Library = Library { peer: GO_PEERS, program: "etcd" };
+const JAVA: Library = Library { peer: JETCD, program: "JetcdLock" };
+
+testkit::tests! {
+    [GO, JAVA] =>
+        locks_of_both_are_granted_in_the_order_in_which_they_were_asked_for,
+        no_update_is_lost_between_both,
+        our_lock_is_granted_when_their_process_is_killed,
+        their_lock_is_granted_when_our_process_is_killed;
+    [GO] =>
         a_try_of_either_is_busy_and_leaves_nothing,
-        no_update_is_lost_between_both,
-        our_lock_is_granted_when_their_process_is_killed,
-        their_lock_is_granted_when_our_process_is_killed,
-        candidates_of_both_lead_in_the_order_they_came,
-    ];
-    let java = tests![JAVA, server:
-        they_stand_in_one_line_in_the_order_they_came,
-        no_update_is_lost_between_both,
-        our_lock_is_granted_when_their_process_is_killed,
-        their_lock_is_granted_when_our_process_is_killed,
-    ];
-    trials::main_of([(no_go.as_ref(), go), (no_java.as_ref(), java)])
+        candidates_of_both_lead_in_the_order_they_came;
+}
+
+static NO_GO: LazyLock<Option<Unavailable>> =
+    LazyLock::new(|| servers::install_built_peers(&[GO_PEERS]).pop());
+static NO_JAVA: LazyLock<Option<Unavailable>> =
+    LazyLock::new(|| servers::install_built_peers(&[JETCD]).pop());
+
+impl Fixture for Library {
+    type Ready = Setup;
+
+    fn variant(&self) -> &'static str {
+        self.program
+    }
+
+    fn missing(&self) -> Option<Unavailable> {
+        let peer = || if self.peer.name == JETCD.name { NO_JAVA.clone() } else { NO_GO.clone() };
+        ETCD.missing().or_else(peer)
+    }
+
+    fn start(&self) -> Result<Setup> {
+        Setup::new(Shared(ETCD).start()?.running()?, *self)
+    }
 }
 
 /// One server and a name in it.
-struct Meeting {
+struct Setup {
     address: String,
     library: Library,
     name: String,
 }
 
-impl Meeting {
-    fn new(server: &Server, library: Library) -> Result<Self> {
-        let address = format!("127.0.0.1:{}", server.running()?.ports()[0]);
-        Ok(Self { address, library, name: format!("meeting/{:016x}", rand::random::<u64>()) })
+impl Setup {
+    fn new(server: &Running, library: Library) -> Result<Self> {
+        let address = format!("127.0.0.1:{}", server.ports()[0]);
+        Ok(Self { address, library, name: format!("interop/{:016x}", rand::random::<u64>()) })
     }
 
     /// A process of theirs.
     async fn theirs(&self) -> Taker {
-        let (peer, program) = self.library;
+        let Library { peer, program } = self.library;
         Taker::of_built_peer(peer, program, &[&self.address]).await
     }
 
@@ -92,7 +96,9 @@ impl Meeting {
     }
 }
 
-async fn they_stand_in_one_line_in_the_order_they_came(m: &Meeting) -> Result<()> {
+async fn locks_of_both_are_granted_in_the_order_in_which_they_were_asked_for(
+    m: Setup,
+) -> Result<()> {
     let witness = m.keeper().await?;
     let mut line = [
         m.ours(LONG).await,
@@ -118,7 +124,7 @@ async fn they_stand_in_one_line_in_the_order_they_came(m: &Meeting) -> Result<()
     Ok(())
 }
 
-async fn a_try_of_either_is_busy_and_leaves_nothing(m: &Meeting) -> Result<()> {
+async fn a_try_of_either_is_busy_and_leaves_nothing(m: Setup) -> Result<()> {
     let (keeper, mut theirs) = (m.keeper().await?, m.theirs().await);
     let guard = keeper.lock(&m.name).try_now().await?.context("free")?;
     theirs.tell(&m.words("try")).await;
@@ -134,7 +140,7 @@ async fn a_try_of_either_is_busy_and_leaves_nothing(m: &Meeting) -> Result<()> {
 }
 
 /// A number in a file that checks nothing, only kept right by the lock.
-async fn no_update_is_lost_between_both(m: &Meeting) -> Result<()> {
+async fn no_update_is_lost_between_both(m: Setup) -> Result<()> {
     const TIMES: u32 = 25;
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("number");
@@ -150,7 +156,7 @@ async fn no_update_is_lost_between_both(m: &Meeting) -> Result<()> {
     Ok(())
 }
 
-async fn our_lock_is_granted_when_their_process_is_killed(m: &Meeting) -> Result<()> {
+async fn our_lock_is_granted_when_their_process_is_killed(m: Setup) -> Result<()> {
     let (keeper, mut theirs) = (m.keeper().await?, m.theirs().await);
     theirs.tell(&m.words("take")).await;
     theirs.expect("granted").await;
@@ -162,7 +168,7 @@ async fn our_lock_is_granted_when_their_process_is_killed(m: &Meeting) -> Result
     Ok(())
 }
 
-async fn their_lock_is_granted_when_our_process_is_killed(m: &Meeting) -> Result<()> {
+async fn their_lock_is_granted_when_our_process_is_killed(m: Setup) -> Result<()> {
     let (mut ours, mut theirs) = (m.ours(Duration::from_secs(2)).await, m.theirs().await);
     ours.tell(&m.words("take")).await;
     ours.expect("granted").await;
@@ -175,7 +181,7 @@ async fn their_lock_is_granted_when_our_process_is_killed(m: &Meeting) -> Result
 }
 
 /// Each library's followers see the other's leader.
-async fn candidates_of_both_lead_in_the_order_they_came(m: &Meeting) -> Result<()> {
+async fn candidates_of_both_lead_in_the_order_they_came(m: Setup) -> Result<()> {
     let (keeper, mut theirs, mut observer) =
         (m.keeper().await?, m.theirs().await, m.theirs().await);
     let election = keeper.election(&m.name);

@@ -1,13 +1,17 @@
 //! Keys that somebody else has written.
 
-use crate::support::{Witness, keeper, start};
+use crate::support::{Witness, keeper};
 use lockkeeper::{Error, ErrorKind, Keeper};
+use servers::Running;
 use testkit::world::eventually;
 
+testkit::tests! {
+    [servers::REDIS] =>
+        a_key_that_holds_something_else_is_named_and_left_alone;
+}
+
 /// Somebody uses our prefix for something else: said, with the key, and left as it is.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_holds_something_else_is_named_and_left_alone() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_key_that_holds_something_else_is_named_and_left_alone(server: Running) {
     let mut witness = Witness::of(&server).await;
     let about = |e: Error| match e {
         Error::Store(e) if e.kind == ErrorKind::Misconfigured => e.what,

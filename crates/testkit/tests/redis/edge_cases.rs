@@ -6,15 +6,38 @@ use lockkeeper::{
     store::{Entered, Manner, Renewal, TicketStatus},
 };
 use redis::{FromRedisValue, Value};
+use servers::Running;
 use std::{
     collections::HashMap,
     time::{Duration, Instant},
 };
 use testkit::{
     LONG, RawSession,
-    live::start,
     world::{eventually, soon},
 };
+
+testkit::tests! {
+    [servers::REDIS] =>
+        a_release_that_the_server_has_forgotten_is_made_again,
+        a_renewal_is_one_request_whatever_there_is_to_sweep,
+        sessions_that_are_never_renewed_leave_nothing_for_ever,
+        names_that_are_free_again_leave_nothing_and_cost_a_look_nothing,
+        a_look_through_many_lines_reads_each_of_them_once,
+        names_like_our_own_keys_are_names_like_others,
+        a_server_that_is_emptied_while_a_client_connects_is_connected_to,
+        data_of_another_layout_is_refused,
+        a_lock_whose_keys_were_evicted_is_lost,
+        a_session_with_many_tickets_is_looked_through_in_pieces,
+        a_late_copy_of_an_enter_does_not_undo_a_hold,
+        anothers_ticket_id_gives_no_rights,
+        a_full_server_keeps_its_locks,
+        a_plain_lock_that_is_found_made_lives_as_long_as_a_new_one;
+    [servers::REDIS, servers::REDIS_CLUSTER] =>
+        every_handle_sees_all_tickets_of_a_session;
+    [servers::REDIS_CLUSTER] =>
+        a_renewal_reaches_all_that_other_handles_have_taken,
+        a_bucket_whose_opening_was_not_answered_is_as_good_as_the_others;
+}
 
 async fn keeper(url: &str) -> Keeper {
     Keeper::connect(url).await.expect("the server answers")
@@ -72,9 +95,7 @@ impl Witness {
 
 /// After a failover or a restart the server may be back at a moment before a release. The lock must
 /// not stay with somebody who has let go of it and whose session lives on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_that_the_server_has_forgotten_is_made_again() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_release_that_the_server_has_forgotten_is_made_again(server: Running) {
     let mut witness = Witness::of(server.ports()[0]).await;
     let one = Keeper::builder().ttl(Duration::from_secs(3)).connect(server.url()).await;
     let one = one.expect("the server answers");
@@ -90,26 +111,20 @@ async fn a_release_that_the_server_has_forgotten_is_made_again() {
 }
 
 /// A session can be acted for by any handle that knows it, so all handles see the same tickets.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_handle_sees_all_tickets_of_a_session() {
-    for recipe in [servers::REDIS, servers::REDIS_CLUSTER] {
-        let Some(server) = start(recipe) else { return };
-        let (one, two) = (keeper(server.url()).await, keeper(server.url()).await);
-        let here = RawSession::open(one.store()).await;
-        let [_, claim, _] = [here.take("a").await, here.take("b").await, here.take("c").await];
-        let there = RawSession { store: two.store().clone(), ..here.clone() };
-        assert_eq!(there.all().await.len(), 3);
-        there.leave("b", claim.ticket).await;
-        assert_eq!((here.all().await.len(), there.all().await.len()), (2, 2));
-        there.close().await;
-        assert!(one.list("").await.expect("a look").is_empty());
-    }
+async fn every_handle_sees_all_tickets_of_a_session(server: Running) {
+    let (one, two) = (keeper(server.url()).await, keeper(server.url()).await);
+    let here = RawSession::open(one.store()).await;
+    let [_, claim, _] = [here.take("a").await, here.take("b").await, here.take("c").await];
+    let there = RawSession { store: two.store().clone(), ..here.clone() };
+    assert_eq!(there.all().await.len(), 3);
+    there.leave("b", claim.ticket).await;
+    assert_eq!((here.all().await.len(), there.all().await.len()), (2, 2));
+    there.close().await;
+    assert!(one.list("").await.expect("a look").is_empty());
 }
 
 /// A session that two handles act for is renewed wherever either of them has used it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_reaches_all_that_other_handles_have_taken() {
-    let Some(server) = start(servers::REDIS_CLUSTER) else { return };
+async fn a_renewal_reaches_all_that_other_handles_have_taken(server: Running) {
     let (one, two) = (keeper(server.url()).await, keeper(server.url()).await);
     let ttl = Duration::from_secs(3);
     let here = RawSession::open_for(one.store(), ttl, Duration::ZERO).await;
@@ -129,9 +144,7 @@ async fn a_renewal_reaches_all_that_other_handles_have_taken() {
 
 /// The request that opened a session in a bucket was carried out and its answer lost. What is entered
 /// there later must live as long as the session is believed in.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bucket_whose_opening_was_not_answered_is_as_good_as_the_others() {
-    let Some(server) = start(servers::REDIS_CLUSTER) else { return };
+async fn a_bucket_whose_opening_was_not_answered_is_as_good_as_the_others(server: Running) {
     let (one, two) = (keeper(server.url()).await, keeper(server.url()).await);
     let ttl = Duration::from_secs(4);
     let here = RawSession::open_for(one.store(), ttl, Duration::ZERO).await;
@@ -163,9 +176,7 @@ async fn age(witness: &mut Witness, keys: &[&str]) {
 
 /// A renewal is one request, however much there is to sweep: it must not be late because of that. What a
 /// dead session has left goes with the renewals of others, also where no client looks at its lines.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_is_one_request_whatever_there_is_to_sweep() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_renewal_is_one_request_whatever_there_is_to_sweep(server: Running) {
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
     let dead = RawSession::open(keeper.store()).await;
     for n in 0..200 {
@@ -195,9 +206,7 @@ async fn a_renewal_is_one_request_whatever_there_is_to_sweep() {
 }
 
 /// Programs that are done before their first renewal clear away what others like them have left.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sessions_that_are_never_renewed_leave_nothing_for_ever() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn sessions_that_are_never_renewed_leave_nothing_for_ever(server: Running) {
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
     for n in 0..200 {
         let raw = RawSession::open(keeper.store()).await;
@@ -213,9 +222,7 @@ async fn sessions_that_are_never_renewed_leave_nothing_for_ever() {
 }
 
 /// A name that was used and is free costs the server nothing, and a look nothing either.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_are_free_again_leave_nothing_and_cost_a_look_nothing() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn names_that_are_free_again_leave_nothing_and_cost_a_look_nothing(server: Running) {
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
     let raw = RawSession::open(keeper.store()).await;
     let mut size = async |n| {
@@ -241,10 +248,8 @@ async fn names_that_are_free_again_leave_nothing_and_cost_a_look_nothing() {
 }
 
 /// Pages are read from where the last one ended, by few scripts for many lines.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_look_through_many_lines_reads_each_of_them_once() {
+async fn a_look_through_many_lines_reads_each_of_them_once(server: Running) {
     const LINES: usize = 2_500;
-    let Some(server) = start(servers::REDIS) else { return };
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
     let raw = RawSession::open(keeper.store()).await;
     for n in 0..LINES {
@@ -263,8 +268,7 @@ async fn a_look_through_many_lines_reads_each_of_them_once() {
 }
 
 /// Every name is as good as any other, also one that looks like a key of ours.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_like_our_own_keys_are_names_like_others() {
+async fn names_like_our_own_keys_are_names_like_others(server: Running) {
     const NAMES: [&str; 14] = [
         "e",
         "s",
@@ -281,7 +285,6 @@ async fn names_like_our_own_keys_are_names_like_others() {
         "@",
         " é ",
     ];
-    let Some(server) = start(servers::REDIS) else { return };
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
     let (one, two) =
         (RawSession::open(keeper.store()).await, RawSession::open(keeper.store()).await);
@@ -309,9 +312,7 @@ async fn names_like_our_own_keys_are_names_like_others() {
 }
 
 /// A server that is emptied while a client connects must not be left with half of what the client has written.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_emptied_while_a_client_connects_is_connected_to() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_server_that_is_emptied_while_a_client_connects_is_connected_to(server: Running) {
     let mut witness = Witness::of(server.ports()[0]).await;
     let emptied = tokio::spawn(async move {
         loop {
@@ -325,9 +326,7 @@ async fn a_server_that_is_emptied_while_a_client_connects_is_connected_to() {
 }
 
 /// Data that an earlier version has written is not misread.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn data_of_another_layout_is_refused() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn data_of_another_layout_is_refused(server: Running) {
     let mut witness = Witness::of(server.ports()[0]).await;
     witness.ask::<Value>(&["HSET", "lk:{0}:meta", "id", "0123456789abcdef", "buckets", "1"]).await;
     let refused = Keeper::connect(server.url()).await.expect_err("another layout");
@@ -337,9 +336,7 @@ async fn data_of_another_layout_is_refused() {
 }
 
 /// Keys that the server evicts when memory is short take tickets away that the lists still name.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_whose_keys_were_evicted_is_lost() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_lock_whose_keys_were_evicted_is_lost(server: Running) {
     let mut witness = Witness::of(server.ports()[0]).await;
     let keeper = Keeper::builder().ttl(Duration::from_secs(6)).connect(server.url()).await;
     let keeper = keeper.expect("the server answers");
@@ -365,9 +362,7 @@ async fn a_lock_whose_keys_were_evicted_is_lost() {
 
 /// Nobody else is served while a script runs, so none goes through thousands of lines. And who asks
 /// again and again for what is taken leaves no trace of it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_with_many_tickets_is_looked_through_in_pieces() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_session_with_many_tickets_is_looked_through_in_pieces(server: Running) {
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
     let (raw, other) =
         (RawSession::open(keeper.store()).await, RawSession::open(keeper.store()).await);
@@ -391,9 +386,7 @@ async fn a_session_with_many_tickets_is_looked_through_in_pieces() {
 }
 
 /// A lock that is kept closed after its release is not opened by a late copy of its enter.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_copy_of_an_enter_does_not_undo_a_hold() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_late_copy_of_an_enter_does_not_undo_a_hold(server: Running) {
     let keeper = keeper(server.url()).await;
     let raw = RawSession::open(keeper.store()).await;
     let claim = raw.take("a").await;
@@ -406,9 +399,7 @@ async fn a_late_copy_of_an_enter_does_not_undo_a_hold() {
 }
 
 /// Ticket ids are public, so nobody gets anything by knowing one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn anothers_ticket_id_gives_no_rights() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn anothers_ticket_id_gives_no_rights(server: Running) {
     let keeper = keeper(server.url()).await;
     let (owner, other) =
         (RawSession::open(keeper.store()).await, RawSession::open(keeper.store()).await);
@@ -423,9 +414,7 @@ async fn anothers_ticket_id_gives_no_rights() {
 }
 
 /// A server that is full of other things refuses new locks and keeps the old ones.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_server_keeps_its_locks() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_full_server_keeps_its_locks(server: Running) {
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
     let raw = RawSession::open(keeper.store()).await;
     let claim = raw.take("a").await;
@@ -440,9 +429,7 @@ async fn a_full_server_keeps_its_locks() {
 
 /// A plain string that an unanswered request of ours has made has less of its time left than the
 /// session is believed in.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plain_lock_that_is_found_made_lives_as_long_as_a_new_one() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_plain_lock_that_is_found_made_lives_as_long_as_a_new_one(server: Running) {
     let mut witness = Witness::of(server.ports()[0]).await;
     let keeper = keeper(&format!("{}?compat=string", server.url())).await;
     let (raw, ticket) = (RawSession::open(keeper.store()).await, TicketId::random());

@@ -1,11 +1,34 @@
 //! Traps that a lock in SQL can fall into, each with the way out of it.
 
-use crate::support::{CODED, User, code, keeper, refusals, start};
+use crate::support::{CODED, User, code, keeper, refusals};
 use lockkeeper::{Error, Keeper, Loss};
 use servers::{POSTGRES, Running};
 use std::{sync::Arc, time::Duration};
 use testkit::world::{eventually, soon};
 use tokio_postgres::types::ToSql;
+
+testkit::tests! {
+    [POSTGRES] =>
+        those_who_wait_for_the_row_see_who_came_before,
+        a_session_that_expires_while_it_waits_for_the_row_is_over,
+        the_dead_stay_dead,
+        a_session_whose_renewal_is_about_to_commit_is_not_dead,
+        an_enter_that_was_given_up_while_it_waited_leaves_nothing,
+        a_leave_overlooks_no_enter_that_is_about_to_commit,
+        the_sweep_takes_the_dead_and_leaves_what_was_checked,
+        the_schema_is_made_once_however_many_come,
+        an_upgrade_of_functions_alone_waits_for_no_transaction,
+        who_never_waits_sweeps_all_the_same,
+        a_mark_against_late_copies_outlives_the_sweep,
+        a_sweep_goes_on_where_somebody_else_has_stopped,
+        a_sweep_tells_those_whose_turn_has_come,
+        who_lives_keeps_its_place_in_line,
+        who_comes_without_a_session_leaves_no_ticket,
+        no_number_is_less_than_one_that_a_line_remembers,
+        a_lock_of_a_session_that_was_just_ended_keeps_nobody_out;
+    [CODED] =>
+        a_strict_default_isolation_changes_nothing;
+}
 
 /// A user that has a session `\x01` of this many milliseconds, in a schema that a keeper has made.
 async fn session(server: &Running, ttl_ms: i64) -> User {
@@ -24,9 +47,7 @@ const ENTER: &str = "SELECT o_what FROM lockkeeper.lk_enter('a', '\\x02', '\\x01
 
 /// A statement that waits for a row sees the data as they were before, unless it looks again: two who
 /// come to a locked line at once must not both be granted.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_wait_for_the_row_see_who_came_before() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn those_who_wait_for_the_row_see_who_came_before(server: Running) {
     let user = session(&server, 60_000).await;
     for round in 0..10 {
         let name = format!("n{round}");
@@ -69,9 +90,7 @@ async fn blocked(user: &User, clients: i64) {
 
 /// `now()` stands still in a transaction. The clock is read behind the wait, so a session that has
 /// expired meanwhile is granted nothing.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_expires_while_it_waits_for_the_row_is_over() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_session_that_expires_while_it_waits_for_the_row_is_over(server: Running) {
     let other = Arc::new(User::of(&server).await);
     eventually("a wait shorter than the patience", async || {
         let user = session(&server, 60).await;
@@ -97,9 +116,7 @@ async fn a_session_that_expires_while_it_waits_for_the_row_is_over() {
 
 /// A grant that rests on an expiry ends that session in the same transaction: a renewal that was a
 /// little too late waits for it, and finds the session over.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_dead_stay_dead() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn the_dead_stay_dead(server: Running) {
     let user = session(&server, 50).await;
     user.run(ENTER).await;
     let expired = "SELECT count(*) FROM lockkeeper.lk_session WHERE expires < clock_timestamp()";
@@ -123,9 +140,7 @@ async fn the_dead_stay_dead() {
 
 /// A renewal has changed its session's row and is about to commit. Others still see the old end of the
 /// session: it counts for nothing.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_whose_renewal_is_about_to_commit_is_not_dead() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_session_whose_renewal_is_about_to_commit_is_not_dead(server: Running) {
     let other = User::of(&server).await;
     let mut user = session(&server, 500).await;
     eventually("a renewal in time", async || {
@@ -160,9 +175,7 @@ const WHOLE: &str = include_str!("../../../lockkeeper/src/store/postgres/enter.s
 
 /// An enter waits for its row, and meanwhile is given up: the leave that says so was faster. What the
 /// statement reads beside the row is older than that, so the row must tell.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_enter_that_was_given_up_while_it_waited_leaves_nothing() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn an_enter_that_was_given_up_while_it_waited_leaves_nothing(server: Running) {
     let user = session(&server, 60_000).await;
     let other = Arc::new(User::of(&server).await);
     let whole = WHOLE.replace("{first}", FIRST).replace("{most}", "100");
@@ -206,9 +219,7 @@ async fn an_enter_that_was_given_up_while_it_waited_leaves_nothing() {
 }
 
 /// An enter has made its line and is about to commit. Who gives it up must not overlook it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leave_overlooks_no_enter_that_is_about_to_commit() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_leave_overlooks_no_enter_that_is_about_to_commit(server: Running) {
     let user = session(&server, 60_000).await;
     user.run(&format!("BEGIN; {ENTER}")).await;
     let other = User::of(&server).await;
@@ -230,9 +241,7 @@ fn sweep(idle_us: i64, most: u32) -> String {
 }
 
 /// What has ended is swept away, and what a checked fence keeps is not.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_sweep_takes_the_dead_and_leaves_what_was_checked() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn the_sweep_takes_the_dead_and_leaves_what_was_checked(server: Running) {
     let user = session(&server, 300).await;
     let enter = |name: &str, ticket: u8, keep_us: u32| {
         format!(
@@ -263,9 +272,7 @@ async fn the_sweep_takes_the_dead_and_leaves_what_was_checked() {
 }
 
 /// A user's default isolation must not become ours.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_strict_default_isolation_changes_nothing() {
-    let Some(server) = start(CODED) else { return };
+async fn a_strict_default_isolation_changes_nothing(server: Running) {
     let user = User::of(&server).await;
     user.run("ALTER ROLE postgres SET default_transaction_isolation = 'serializable'").await;
     let mut tasks = Vec::new();
@@ -285,9 +292,7 @@ async fn a_strict_default_isolation_changes_nothing() {
 }
 
 /// Many who come at once to a database without the tables make them once.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_schema_is_made_once_however_many_come() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn the_schema_is_made_once_however_many_come(server: Running) {
     let mut tasks = Vec::new();
     for _ in 0..6 {
         let url = server.url().to_owned();
@@ -312,9 +317,7 @@ async fn the_schema_is_made_once_however_many_come() {
 
 /// A user's transaction has looked at everything and goes on. What an upgrade does not change it does not
 /// wait for, nor does anybody wait for it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upgrade_of_functions_alone_waits_for_no_transaction() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn an_upgrade_of_functions_alone_waits_for_no_transaction(server: Running) {
     Keeper::connect(server.url()).await.expect("connected").close().await;
     let user = User::of(&server).await;
     user.run("UPDATE lockkeeper.lk_meta SET layout = 2").await;
@@ -331,9 +334,7 @@ async fn an_upgrade_of_functions_alone_waits_for_no_transaction() {
 }
 
 /// Programs that never wait for a lock, and those that live too shortly to renew anything, clear away too.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_never_waits_sweeps_all_the_same() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn who_never_waits_sweeps_all_the_same(server: Running) {
     let (user, ttl) = (User::of(&server).await, Duration::from_millis(500));
     let keeper = testkit::live::keeper(&server, ttl).await;
     let _held = keeper.lock("a").await.expect("free");
@@ -349,9 +350,7 @@ async fn who_never_waits_sweeps_all_the_same() {
 }
 
 /// A line that nobody has used for a day is forgotten, but not as long as a closed ticket may come to it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_mark_against_late_copies_outlives_the_sweep() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_mark_against_late_copies_outlives_the_sweep(server: Running) {
     let user = session(&server, 60_000).await;
     let enter = "SELECT lockkeeper.lk_enter('old', '\\x02', '\\x01', 1, 1, true, '', NULL, 9)";
     let leave =
@@ -368,9 +367,7 @@ async fn a_mark_against_late_copies_outlives_the_sweep() {
 }
 
 /// Programs come and go, and each sweeps for a moment: the names at the end must have their turn, too.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sweep_goes_on_where_somebody_else_has_stopped() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_sweep_goes_on_where_somebody_else_has_stopped(server: Running) {
     let user = session(&server, 60_000).await;
     user.run(
         "INSERT INTO lockkeeper.lk_line(name, last, capacity, weight, note)
@@ -384,9 +381,7 @@ async fn a_sweep_goes_on_where_somebody_else_has_stopped() {
 }
 
 /// A sweep that takes a hold away whose time has passed may grant the lock to the next in line.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sweep_tells_those_whose_turn_has_come() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_sweep_tells_those_whose_turn_has_come(server: Running) {
     let user = session(&server, 60_000).await;
     for ticket in 2..=4 {
         user.run(&format!(
@@ -403,9 +398,7 @@ async fn a_sweep_tells_those_whose_turn_has_come() {
 }
 
 /// Who sweeps has found a session dead, and a renewal was faster.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_lives_keeps_its_place_in_line() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn who_lives_keeps_its_place_in_line(server: Running) {
     let user = session(&server, 60_000).await;
     user.run(ENTER).await;
     user.run(&ENTER.replace("x02", "x03")).await;
@@ -418,9 +411,7 @@ async fn who_lives_keeps_its_place_in_line() {
 }
 
 /// A session that is not there any more is told so, and nothing of it stays in the line.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_without_a_session_leaves_no_ticket() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn who_comes_without_a_session_leaves_no_ticket(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     keeper.lock("a").await.expect("free").release().await.expect("held");
     user.run("DELETE FROM lockkeeper.lk_session").await;
@@ -433,9 +424,7 @@ async fn who_comes_without_a_session_leaves_no_ticket() {
 
 /// A line remembers two numbers, that of its first ticket and that of the others. Whatever the clock says,
 /// the next one is greater than both, on every way to a lock.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_number_is_less_than_one_that_a_line_remembers() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn no_number_is_less_than_one_that_a_line_remembers(server: Running) {
     let (one, two, user) = (keeper(&server).await, keeper(&server).await, User::of(&server).await);
     one.lock("a").await.expect("free").release().await.expect("held");
     let mut last = 0;
@@ -464,9 +453,7 @@ async fn no_number_is_less_than_one_that_a_line_remembers() {
 
 /// The plain statement does not look at the session, which was alive a moment ago. If somebody has ended it
 /// since, its lock is one of the dead: the next comer takes it, and the holder is told.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_of_a_session_that_was_just_ended_keeps_nobody_out() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_lock_of_a_session_that_was_just_ended_keeps_nobody_out(server: Running) {
     let (user, other) = (User::of(&server).await, keeper(&server).await);
     let ttl = Duration::from_secs(6);
     let keeper = Keeper::builder().ttl(ttl).connect(server.url()).await.expect("it answers");

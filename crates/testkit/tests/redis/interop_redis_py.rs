@@ -1,19 +1,17 @@
-//! Plain string locks (`?compat=string`) in the company of the real redis-py: each keeps the other out,
-//! and nobody ends or prolongs what is not theirs.
+//! Plain string locks (`?compat=string`) beside the real redis-py: each keeps the other out, and neither ends or
+//! prolongs a lock of the other.
 
 use anyhow::{Context as _, Result, ensure};
 use lockkeeper::{Keeper, Loss, Owner};
-use servers::{REDIS, REDIS_PY};
+use servers::{REDIS, REDIS_PY, Running, Unavailable};
 use std::{
     path::{Path, PathBuf},
-    process::ExitCode,
-    sync::Arc,
+    sync::LazyLock,
     time::Duration,
 };
 use testkit::{
-    live::Server,
     taker::Taker,
-    trials,
+    trials::{Fixture, Shared},
     world::{eventually, soon},
 };
 
@@ -22,19 +20,8 @@ const LONG: Duration = Duration::from_secs(60);
 /// Of locks whose end is awaited.
 const SHORT: Duration = Duration::from_secs(1);
 
-macro_rules! tests {
-    ($server:ident: $($test:ident),* $(,)?) => {
-        vec![$({
-            let server = Arc::clone(&$server);
-            trials::test(stringify!($test), async move || $test(&Company::meet(&server)?).await)
-        }),*]
-    };
-}
-
-fn main() -> ExitCode {
-    let missing = trials::lacks(&REDIS).or_else(|| servers::install_peers(&[REDIS_PY]).pop());
-    let server = Arc::new(Server::of(REDIS));
-    let tests = tests![server:
+testkit::tests! {
+    [RedisPy] =>
         ours_keeps_theirs_out_until_it_is_released,
         theirs_keeps_ours_out_until_it_is_released,
         theirs_gives_way_to_ours_when_it_expires,
@@ -44,23 +31,43 @@ fn main() -> ExitCode {
         ours_is_neither_released_nor_prolonged_by_theirs,
         theirs_is_neither_released_nor_prolonged_by_ours,
         theirs_can_be_seen_and_evicted,
-        a_value_of_any_bytes_and_without_an_end_is_respected,
-    ];
-    trials::main(missing.as_ref(), tests)
+        a_value_of_any_bytes_and_without_an_end_is_respected;
 }
 
-/// One server, a name in it, and those who want it.
-struct Company {
+/// redis-py beside a server that all tests share.
+#[derive(Clone, Copy)]
+struct RedisPy;
+
+static MISSING: LazyLock<Option<Unavailable>> =
+    LazyLock::new(|| servers::install_peers(&[REDIS_PY]).pop());
+
+impl Fixture for RedisPy {
+    type Ready = Setup;
+
+    fn variant(&self) -> &'static str {
+        REDIS_PY.name
+    }
+
+    fn missing(&self) -> Option<Unavailable> {
+        REDIS.missing().or_else(|| MISSING.clone())
+    }
+
+    fn start(&self) -> Result<Setup> {
+        Setup::new(Shared(REDIS).start()?.running()?)
+    }
+}
+
+/// One server, a name in it, and the programs that take its lock.
+struct Setup {
     url: String,
     python: PathBuf,
     name: String,
 }
 
-impl Company {
-    fn meet(server: &Server) -> Result<Self> {
-        let server = server.running()?;
+impl Setup {
+    fn new(server: &Running) -> Result<Self> {
         let python = REDIS_PY.python().context("it was installed a moment ago")?;
-        let name = format!("company/{:016x}", rand::random::<u64>());
+        let name = format!("interop/{:016x}", rand::random::<u64>());
         Ok(Self { url: server.url().to_owned(), python, name })
     }
 
@@ -112,7 +119,7 @@ async fn say(taker: &mut Taker, command: &str, answer: &str) {
     assert_eq!(taker.expect(word).await, rest, "the answer to {command}");
 }
 
-async fn ours_keeps_theirs_out_until_it_is_released(c: &Company) -> Result<()> {
+async fn ours_keeps_theirs_out_until_it_is_released(c: Setup) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(Some(LONG)).await);
     let guard = keeper.lock(&c.name).try_now().await?.context("free")?;
     say(&mut theirs, &format!("try {}", c.name), "busy").await;
@@ -124,7 +131,7 @@ async fn ours_keeps_theirs_out_until_it_is_released(c: &Company) -> Result<()> {
     Ok(())
 }
 
-async fn theirs_keeps_ours_out_until_it_is_released(c: &Company) -> Result<()> {
+async fn theirs_keeps_ours_out_until_it_is_released(c: Setup) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(Some(LONG)).await);
     say(&mut theirs, &format!("try {}", c.name), "granted").await;
     assert!(keeper.lock(&c.name).try_now().await?.is_none());
@@ -139,7 +146,7 @@ async fn theirs_keeps_ours_out_until_it_is_released(c: &Company) -> Result<()> {
 }
 
 /// Their process ends without a word, while ours waits.
-async fn theirs_gives_way_to_ours_when_it_expires(c: &Company) -> Result<()> {
+async fn theirs_gives_way_to_ours_when_it_expires(c: Setup) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(Some(SHORT)).await);
     say(&mut theirs, &format!("try {}", c.name), "granted").await;
     let waiter = tokio::spawn(keeper.lock(&c.name).unfair().into_future());
@@ -149,7 +156,7 @@ async fn theirs_gives_way_to_ours_when_it_expires(c: &Company) -> Result<()> {
     Ok(())
 }
 
-async fn ours_gives_way_to_theirs_when_its_process_is_killed(c: &Company) -> Result<()> {
+async fn ours_gives_way_to_theirs_when_its_process_is_killed(c: Setup) -> Result<()> {
     let (mut ours, mut theirs) = (c.ours(SHORT).await, c.theirs(Some(LONG)).await);
     ours.tell(&format!("try {}", c.name)).await;
     ours.expect("granted").await;
@@ -163,7 +170,7 @@ async fn ours_gives_way_to_theirs_when_its_process_is_killed(c: &Company) -> Res
 
 /// Four processes add their marks to a file that checks nothing. Nobody stands in a line, so they go on
 /// until both sides are seen to have taken turns.
-async fn both_together_lose_no_update(c: &Company) -> Result<()> {
+async fn both_together_lose_no_update(c: Setup) -> Result<()> {
     const ROUNDS: usize = 25;
     const TURNS: usize = 10;
     let file = tempfile::NamedTempFile::new()?;
@@ -193,7 +200,7 @@ async fn both_together_lose_no_update(c: &Company) -> Result<()> {
     Ok(())
 }
 
-async fn theirs_can_be_prolonged_while_it_is_theirs(c: &Company) -> Result<()> {
+async fn theirs_can_be_prolonged_while_it_is_theirs(c: Setup) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(Some(LONG / 2)).await);
     say(&mut theirs, &format!("try {}", c.name), "granted").await;
     assert!(keeper.lock(&c.name).try_now().await?.is_none());
@@ -209,7 +216,7 @@ async fn theirs_can_be_prolonged_while_it_is_theirs(c: &Company) -> Result<()> {
 }
 
 /// They come back to a lock that was theirs and is ours now.
-async fn ours_is_neither_released_nor_prolonged_by_theirs(c: &Company) -> Result<()> {
+async fn ours_is_neither_released_nor_prolonged_by_theirs(c: Setup) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(Some(LONG)).await);
     say(&mut theirs, &format!("try {}", c.name), "granted").await;
     c.remove().await?;
@@ -225,7 +232,7 @@ async fn ours_is_neither_released_nor_prolonged_by_theirs(c: &Company) -> Result
 }
 
 /// We come back to a lock that was ours and is theirs now: the next renewal sees it, and leaves it alone.
-async fn theirs_is_neither_released_nor_prolonged_by_ours(c: &Company) -> Result<()> {
+async fn theirs_is_neither_released_nor_prolonged_by_ours(c: Setup) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(Some(LONG / 2)).await);
     let (seen, unseen) =
         (keeper.lock(&c.name).try_now().await?.context("free")?, c.keeper(LONG).await?);
@@ -244,7 +251,7 @@ async fn theirs_is_neither_released_nor_prolonged_by_ours(c: &Company) -> Result
     Ok(())
 }
 
-async fn theirs_can_be_seen_and_evicted(c: &Company) -> Result<()> {
+async fn theirs_can_be_seen_and_evicted(c: Setup) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper(LONG).await?, c.theirs(None).await);
     say(&mut theirs, &format!("try {}", c.name), "granted").await;
     let line = keeper.get(&c.name).await?.context("a line")?;
@@ -262,7 +269,7 @@ async fn theirs_can_be_seen_and_evicted(c: &Company) -> Result<()> {
     Ok(())
 }
 
-async fn a_value_of_any_bytes_and_without_an_end_is_respected(c: &Company) -> Result<()> {
+async fn a_value_of_any_bytes_and_without_an_end_is_respected(c: Setup) -> Result<()> {
     let keeper = c.keeper(LONG).await?;
     for value in [&b"\xff\x00\r\n \xfe."[..], b"", b"lkt1.x"] {
         let () = c.by_hand(&[b"SET", c.name.as_bytes(), value, b"NX"]).await?;

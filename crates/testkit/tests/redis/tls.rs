@@ -3,21 +3,17 @@
 
 use anyhow::{Context as _, Result, ensure};
 use lockkeeper::{Error, ErrorKind, Keeper, StoreError};
-use servers::{REDIS, REDIS_CLUSTER, REDIS_RIGHTS, REDIS_TLS, REDLOCK, Recipe, Running};
-use std::{error::Error as StdError, process::ExitCode, time::Duration};
-use testkit::{trials, world::soon};
+use servers::{
+    REDIS, REDIS_CLUSTER, REDIS_RIGHTS, REDIS_TLS, REDLOCK, Recipe, Running, Unavailable,
+};
+use std::{error::Error as StdError, time::Duration};
+use testkit::{trials::Fixture, world::soon};
 
 /// The password of the recipe, as it is and as it stands in the URL.
 const PASSWORD: [&str; 2] = ["open sesame", "open%20sesame"];
 
-macro_rules! tests {
-    ($($test:ident),* $(,)?) => {
-        vec![$(trials::test(stringify!($test), async || $test(Guarded::start()?).await)),*]
-    };
-}
-
-fn main() -> ExitCode {
-    let tests = tests![
+testkit::tests! {
+    [RedisTls] =>
         a_server_of_another_authority_is_not_trusted,
         a_client_without_a_certificate_is_told_that_one_is_asked_for,
         a_server_that_asks_for_no_certificate_needs_none,
@@ -29,9 +25,7 @@ fn main() -> ExitCode {
         keys_of_others_are_out_of_reach,
         nothing_shows_the_password,
         the_documented_rights_are_those_of_the_tests,
-        the_documented_rights_suffice_for_the_other_urls,
-    ];
-    trials::main(trials::lacks(&REDIS_TLS).as_ref(), tests)
+        the_documented_rights_suffice_for_the_other_urls;
 }
 
 /// A server that lets nobody in without a certificate and a password.
@@ -39,11 +33,27 @@ struct Guarded {
     server: Running,
 }
 
-impl Guarded {
-    fn start() -> Result<Self> {
-        Ok(Self { server: REDIS_TLS.start()? })
+/// [`REDIS_TLS`], as a [`Guarded`].
+#[derive(Clone, Copy)]
+struct RedisTls;
+
+impl Fixture for RedisTls {
+    type Ready = Guarded;
+
+    fn variant(&self) -> &'static str {
+        REDIS_TLS.variant()
     }
 
+    fn missing(&self) -> Option<Unavailable> {
+        REDIS_TLS.missing()
+    }
+
+    fn start(&self) -> Result<Guarded> {
+        Ok(Guarded { server: REDIS_TLS.start()? })
+    }
+}
+
+impl Guarded {
     fn url(&self) -> String {
         self.server.url().to_owned()
     }
@@ -199,7 +209,7 @@ async fn nothing_shows_the_password(g: Guarded) -> Result<()> {
 }
 
 async fn the_documented_rights_are_those_of_the_tests(_: Guarded) -> Result<()> {
-    let documented = include_str!("../../../docs/redis.md").split_whitespace();
+    let documented = include_str!("../../../../docs/redis.md").split_whitespace();
     let documented: Vec<&str> = documented.collect();
     let unsaid: Vec<&str> =
         REDIS_RIGHTS.split_whitespace().filter(|right| !documented.contains(right)).collect();
@@ -217,7 +227,7 @@ const ALSO: [(Recipe, &str, &str); 3] = [
 async fn the_documented_rights_suffice_for_the_other_urls(_: Guarded) -> Result<()> {
     for (recipe, more, options) in ALSO {
         let documented = more.replace('|', "\\|");
-        ensure!(include_str!("../../../docs/redis.md").contains(&documented), "{documented}");
+        ensure!(include_str!("../../../../docs/redis.md").contains(&documented), "{documented}");
         let server = recipe.start()?;
         // The ports of the URL: a cluster has others, for itself.
         for host in server.url().split([',', '/']).filter(|part| part.contains("127.0.0.1:")) {

@@ -1,19 +1,38 @@
 //! Locks in the users' own transactions.
 
-use crate::support::{TTL, User, code, keeper, start, start_with_clocks, until_length};
+use crate::support::{TTL, User, code, keeper, until_length};
 use lockkeeper::{
     Error,
     store::postgres::{Schema, fence_check, lock_in},
 };
-use servers::POSTGRES;
+use servers::{POSTGRES, Running};
 use std::time::Duration;
-use testkit::world::{eventually, soon};
+use testkit::{
+    trials::WithClocks,
+    world::{eventually, soon},
+};
+
+testkit::tests! {
+    [POSTGRES] =>
+        a_lock_in_a_transaction_lives_exactly_as_long,
+        nobody_in_line_is_overtaken_by_a_transaction,
+        a_paused_holders_commit_is_refused,
+        what_was_checked_stays_held_until_the_commit,
+        who_lost_its_lock_to_a_transaction_stays_dead,
+        a_transaction_that_takes_over_from_the_dead_keeps_no_other_name_closed,
+        a_fence_is_not_checked_by_an_old_snapshot,
+        who_comes_after_a_transaction_has_the_greater_number,
+        sequencers_are_checked_as_text_too,
+        a_lock_in_a_strict_transaction_is_refused_with_the_reason,
+        another_schema_is_another_store,
+        rows_are_locked_by_fields_of_their_own;
+    [WithClocks(POSTGRES)] =>
+        no_clock_brings_the_fence_of_the_dead_back;
+}
 
 const NO_WAIT: Duration = Duration::ZERO;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_in_a_transaction_lives_exactly_as_long() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_lock_in_a_transaction_lives_exactly_as_long(server: Running) {
     let keeper = keeper(&server).await;
     let before = keeper.lock("a").await.expect("free");
     let (mut user, other) = (User::of(&server).await, User::of(&server).await);
@@ -38,9 +57,7 @@ async fn a_lock_in_a_transaction_lives_exactly_as_long() {
     keeper.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_in_line_is_overtaken_by_a_transaction() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn nobody_in_line_is_overtaken_by_a_transaction(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let held = one.lock("a").await.expect("free");
     let waiter = tokio::spawn(two.lock("a").into_future());
@@ -59,9 +76,7 @@ async fn nobody_in_line_is_overtaken_by_a_transaction() {
 
 /// A paused holder wakes up after its session is over and another has the lock: what it wanted to
 /// write is refused together with the check.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_paused_holders_commit_is_refused() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_paused_holders_commit_is_refused(server: Running) {
     let mut user = User::of(&server).await;
     user.run(
         "CREATE TABLE account(id int PRIMARY KEY, amount int); INSERT INTO account VALUES (1, 0)",
@@ -92,9 +107,7 @@ async fn a_paused_holders_commit_is_refused() {
 /// While a transaction that has checked a fence is open, nobody else gets the lock: not by a release,
 /// not by expiry, not by an eviction, neither a keeper nor another transaction. The line itself goes
 /// on: others come and wait.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_checked_stays_held_until_the_commit() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn what_was_checked_stays_held_until_the_commit(server: Running) {
     let (user, mut other) = (User::of(&server).await, User::of(&server).await);
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let held = one.lock("a").lease(Duration::from_millis(500)).await.expect("free");
@@ -128,9 +141,7 @@ async fn what_was_checked_stays_held_until_the_commit() {
 
 /// A transaction that takes the lock of a dead holder ends that session: no renewal that comes late
 /// makes the grant valid again beside it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_lost_its_lock_to_a_transaction_stays_dead() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn who_lost_its_lock_to_a_transaction_stays_dead(server: Running) {
     let user = User::of(&server).await;
     let one = keeper(&server).await;
     let held = one.lock("a").lease(Duration::from_millis(300)).await.expect("free");
@@ -147,9 +158,7 @@ async fn who_lost_its_lock_to_a_transaction_stays_dead() {
 }
 
 /// Who has lost its lock for good has no valid fence again when the server's clock is set back.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_clock_brings_the_fence_of_the_dead_back() {
-    let Some(mut server) = start_with_clocks(POSTGRES) else { return };
+async fn no_clock_brings_the_fence_of_the_dead_back(mut server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let held = keeper.lock("a").lease(Duration::from_millis(300)).await.expect("free");
     soon("the loss", held.lost()).await;
@@ -169,9 +178,7 @@ async fn no_clock_brings_the_fence_of_the_dead_back() {
 
 /// A transaction that takes over from a dead session has ended it, and may be long: what else that session
 /// had is free for others, keepers and transactions.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_that_takes_over_from_the_dead_keeps_no_other_name_closed() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_transaction_that_takes_over_from_the_dead_keeps_no_other_name_closed(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     keeper.lock("d").await.expect("free").release().await.expect("released");
     user.run("SELECT lockkeeper.lk_open('\\x01', 300000, 0, 'c', 'h', 1, 'p')").await;
@@ -207,9 +214,7 @@ async fn eventually_locked(user: &User, name: &str) -> u64 {
 }
 
 /// What a stricter transaction sees may be older than the end of the session.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fence_is_not_checked_by_an_old_snapshot() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_fence_is_not_checked_by_an_old_snapshot(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let held = keeper.lock("a").await.expect("free");
     for isolation in ["REPEATABLE READ", "SERIALIZABLE"] {
@@ -222,9 +227,7 @@ async fn a_fence_is_not_checked_by_an_old_snapshot() {
 }
 
 /// An enter that waits for its row while a transaction has the lock draws a greater number than that.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_after_a_transaction_has_the_greater_number() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn who_comes_after_a_transaction_has_the_greater_number(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     one.lock("a").await.expect("free").release().await.expect("released");
     let (sitter, user) = (User::of(&server).await, User::of(&server).await);
@@ -241,9 +244,7 @@ async fn who_comes_after_a_transaction_has_the_greater_number() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sequencers_are_checked_as_text_too() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn sequencers_are_checked_as_text_too(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let held = keeper.lock("Grüße/a b:%").await.expect("free");
     let text = held.sequencer().to_string();
@@ -258,9 +259,7 @@ async fn sequencers_are_checked_as_text_too() {
     keeper.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_in_a_strict_transaction_is_refused_with_the_reason() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_lock_in_a_strict_transaction_is_refused_with_the_reason(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     user.run("BEGIN ISOLATION LEVEL SERIALIZABLE").await;
     let e = lock_in(&*user, "a", NO_WAIT).await.expect_err("refused").to_string();
@@ -268,9 +267,7 @@ async fn a_lock_in_a_strict_transaction_is_refused_with_the_reason() {
     keeper.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_schema_is_another_store() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn another_schema_is_another_store(server: Running) {
     let url = format!("{}?schema=My%20Locks", server.url());
     let there = lockkeeper::Keeper::connect(&url).await.expect("the server answers");
     let (here, user) = (keeper(&server).await, User::of(&server).await);
@@ -286,9 +283,7 @@ async fn another_schema_is_another_store() {
 }
 
 /// Lock fields on the user's own table: taken, kept, renewed, released, lost by expiry.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_are_locked_by_fields_of_their_own() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn rows_are_locked_by_fields_of_their_own(server: Running) {
     let (_keeper, user) = (keeper(&server).await, User::of(&server).await);
     user.run(
         "CREATE TABLE job(id bigint PRIMARY KEY, state text, written_by bigint NOT NULL DEFAULT 0,

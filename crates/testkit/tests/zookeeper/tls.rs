@@ -2,13 +2,17 @@
 
 use crate::{TTL, keeper, keeper_at};
 use lockkeeper::Keeper;
-use servers::ZOOKEEPER;
-use testkit::live::start;
+use servers::{Running, ZOOKEEPER};
+
+testkit::tests! {
+    [ZOOKEEPER] =>
+        others_without_the_password_get_nothing;
+    [servers::ZOOKEEPER_TLS] =>
+        with_tls_both_sides_must_be_known;
+}
 
 /// What is made with credentials is for those who have them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn others_without_the_password_get_nothing() {
-    let Some(server) = start(ZOOKEEPER) else { return };
+async fn others_without_the_password_get_nothing(server: Running) {
     let address = format!("127.0.0.1:{}", server.ports()[0]);
     let url = |who: &str| format!("zookeeper://{who}{address}/chroot/deep?prefix=p");
     let (one, two) =
@@ -27,9 +31,7 @@ async fn others_without_the_password_get_nothing() {
     assert!(two.lock("a").try_now().await.expect("an answer").is_some());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_tls_both_sides_must_be_known() {
-    let Some(server) = start(servers::ZOOKEEPER_TLS) else { return };
+async fn with_tls_both_sides_must_be_known(server: Running) {
     let keeper = keeper(&server).await;
     keeper.lock("a").await.expect("free").release().await.expect("released");
     let file = |name: &str| format!("{}/{name}", server.folder().display());

@@ -5,9 +5,18 @@ use anyhow::{Context as _, Result, anyhow};
 use lockkeeper::Keeper;
 use nix::sys::signal::Signal::SIGKILL;
 use rslock::LockManager;
-use servers::{BuiltPeer, GO_PEERS, NODE_PEERS, REDIS};
-use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
-use testkit::{live::Server, taker::Taker, trials, world::soon};
+use servers::{BuiltPeer, GO_PEERS, NODE_PEERS, REDIS, Running, Unavailable};
+use std::{
+    path::Path,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+use testkit::{
+    live::Server,
+    taker::Taker,
+    trials::{Fixture, Shared},
+    world::soon,
+};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
@@ -22,52 +31,49 @@ struct Library {
     in_ms: bool,
 }
 
-const GO: [Library; 2] = [
-    Library { peer: GO_PEERS, program: "redsync", in_ms: false },
-    Library { peer: GO_PEERS, program: "redislock", in_ms: false },
-];
-const NODE: [Library; 1] = [Library { peer: NODE_PEERS, program: "node_redlock.mjs", in_ms: true }];
+const REDSYNC: Library = Library { peer: GO_PEERS, program: "redsync", in_ms: false };
+const REDISLOCK: Library = Library { peer: GO_PEERS, program: "redislock", in_ms: false };
+const NODE_REDLOCK: Library =
+    Library { peer: NODE_PEERS, program: "node_redlock.mjs", in_ms: true };
 
-macro_rules! tests {
-    ($libraries:expr, $server:ident: $($test:ident),* $(,)?) => {
-        $libraries.iter().copied().flat_map(|library: Library| vec![$({
-            let server = Arc::clone(&$server);
-            let name = format!("{}::{}", library.program, stringify!($test));
-            trials::test(name, async move || $test(&Meeting::new(&server, library)?).await)
-        }),*]).collect()
-    };
+testkit::tests! {
+    [Shared(REDIS)] =>
+        rslock_and_ours_keep_each_other_out;
+    [REDSYNC, REDISLOCK, NODE_REDLOCK] =>
+        our_lock_keeps_theirs_out_until_it_is_released,
+        their_lock_keeps_ours_out_until_it_is_released,
+        our_lock_is_granted_when_theirs_expires,
+        their_lock_is_granted_when_our_process_is_killed,
+        no_update_is_lost_between_both,
+        a_release_or_an_extension_ends_no_lock_of_the_other;
 }
 
-fn main() -> ExitCode {
-    let lacks = trials::lacks(&REDIS);
-    let no_go = lacks.clone().or_else(|| servers::install_built_peers(&[GO_PEERS]).pop());
-    let no_node = lacks.clone().or_else(|| servers::install_built_peers(&[NODE_PEERS]).pop());
-    let no_redis = lacks;
-    let server = Arc::new(Server::of(REDIS));
-    let all = |libraries: &[Library]| {
-        tests![libraries, server:
-            our_lock_keeps_theirs_out_until_it_is_released,
-            their_lock_keeps_ours_out_until_it_is_released,
-            our_lock_is_granted_when_theirs_expires,
-            their_lock_is_granted_when_our_process_is_killed,
-            no_update_is_lost_between_both,
-            a_release_or_an_extension_ends_no_lock_of_the_other,
-        ]
-    };
-    let own = Arc::clone(&server);
-    let rslock = trials::test("rslock::each_keeps_the_other_out", async move || {
-        each_keeps_the_other_out(own.running()?.ports()[0]).await
-    });
-    trials::main_of([
-        (no_redis.as_ref(), vec![rslock]),
-        (no_go.as_ref(), all(&GO)),
-        (no_node.as_ref(), all(&NODE)),
-    ])
+static NO_GO: LazyLock<Option<Unavailable>> =
+    LazyLock::new(|| servers::install_built_peers(&[GO_PEERS]).pop());
+static NO_NODE: LazyLock<Option<Unavailable>> =
+    LazyLock::new(|| servers::install_built_peers(&[NODE_PEERS]).pop());
+
+impl Fixture for Library {
+    type Ready = Setup;
+
+    fn variant(&self) -> &'static str {
+        self.program
+    }
+
+    fn missing(&self) -> Option<Unavailable> {
+        let peer = || if self.in_ms { NO_NODE.clone() } else { NO_GO.clone() };
+        REDIS.missing().or_else(peer)
+    }
+
+    fn start(&self) -> Result<Setup> {
+        Setup::new(Shared(REDIS).start()?.running()?, *self)
+    }
 }
 
 /// rslock is a library for Rust, so it needs no process of its own.
-async fn each_keeps_the_other_out(port: u16) -> Result<()> {
-    let name = format!("meeting/{:016x}", rand::random::<u64>());
+async fn rslock_and_ours_keep_each_other_out(server: Arc<Server>) -> Result<()> {
+    let port = server.running()?.ports()[0];
+    let name = format!("interop/{:016x}", rand::random::<u64>());
     let theirs = LockManager::new(vec![format!("redis://127.0.0.1:{port}/")]);
     let ours = Keeper::connect(&format!("redis://127.0.0.1:{port}?compat=string")).await?;
     let guard = ours.lock(&name).try_now().await?.context("free")?;
@@ -82,16 +88,16 @@ async fn each_keeps_the_other_out(port: u16) -> Result<()> {
 }
 
 /// One server and a name in it.
-struct Meeting {
+struct Setup {
     address: String,
     library: Library,
     name: String,
 }
 
-impl Meeting {
-    fn new(server: &Server, library: Library) -> Result<Self> {
-        let address = format!("127.0.0.1:{}", server.running()?.ports()[0]);
-        Ok(Self { address, library, name: format!("meeting/{:016x}", rand::random::<u64>()) })
+impl Setup {
+    fn new(server: &Running, library: Library) -> Result<Self> {
+        let address = format!("127.0.0.1:{}", server.ports()[0]);
+        Ok(Self { address, library, name: format!("interop/{:016x}", rand::random::<u64>()) })
     }
 
     /// A process of theirs.
@@ -125,15 +131,15 @@ impl Meeting {
     }
 }
 
-async fn ask(taker: &mut Taker, command: &str, m: &Meeting, answer: &str) {
+async fn ask(taker: &mut Taker, command: &str, m: &Setup, answer: &str) {
     taker.tell(&format!("{command} {}", m.name)).await;
     taker.expect(answer).await;
 }
 
-async fn our_lock_keeps_theirs_out_until_it_is_released(m: &Meeting) -> Result<()> {
+async fn our_lock_keeps_theirs_out_until_it_is_released(m: Setup) -> Result<()> {
     let (keeper, mut theirs) = (m.keeper().await?, m.theirs(LONG).await);
     let guard = keeper.lock(&m.name).try_now().await?.context("free")?;
-    ask(&mut theirs, "try", m, "busy").await;
+    ask(&mut theirs, "try", &m, "busy").await;
     theirs.tell(&format!("take {}", m.name)).await;
     assert!(theirs.is_silent().await && guard.is_held());
     guard.release().await?;
@@ -142,24 +148,24 @@ async fn our_lock_keeps_theirs_out_until_it_is_released(m: &Meeting) -> Result<(
     Ok(())
 }
 
-async fn their_lock_keeps_ours_out_until_it_is_released(m: &Meeting) -> Result<()> {
+async fn their_lock_keeps_ours_out_until_it_is_released(m: Setup) -> Result<()> {
     let (keeper, mut theirs) = (m.keeper().await?, m.theirs(LONG).await);
-    ask(&mut theirs, "try", m, "granted").await;
+    ask(&mut theirs, "try", &m, "granted").await;
     assert!(keeper.lock(&m.name).try_now().await?.is_none());
     let waiter = tokio::spawn(keeper.lock(&m.name).unfair().into_future());
-    ask(&mut theirs, "extend", m, "extended").await;
+    ask(&mut theirs, "extend", &m, "extended").await;
     assert!(!waiter.is_finished());
-    ask(&mut theirs, "release", m, "released").await;
+    ask(&mut theirs, "release", &m, "released").await;
     let guard = soon("our turn", waiter).await??;
-    ask(&mut theirs, "try", m, "busy").await;
+    ask(&mut theirs, "try", &m, "busy").await;
     guard.release().await?;
     Ok(())
 }
 
 /// Their process is killed while ours waits.
-async fn our_lock_is_granted_when_theirs_expires(m: &Meeting) -> Result<()> {
+async fn our_lock_is_granted_when_theirs_expires(m: Setup) -> Result<()> {
     let (keeper, mut theirs) = (m.keeper().await?, m.theirs(SHORT).await);
-    ask(&mut theirs, "try", m, "granted").await;
+    ask(&mut theirs, "try", &m, "granted").await;
     let waiter = tokio::spawn(keeper.lock(&m.name).unfair().into_future());
     theirs.signal(SIGKILL);
     theirs.gone().await;
@@ -167,10 +173,10 @@ async fn our_lock_is_granted_when_theirs_expires(m: &Meeting) -> Result<()> {
     Ok(())
 }
 
-async fn their_lock_is_granted_when_our_process_is_killed(m: &Meeting) -> Result<()> {
+async fn their_lock_is_granted_when_our_process_is_killed(m: Setup) -> Result<()> {
     let (mut ours, mut theirs) = (m.ours(SHORT).await, m.theirs(LONG).await);
-    ask(&mut ours, "try", m, "granted").await;
-    ask(&mut theirs, "try", m, "busy").await;
+    ask(&mut ours, "try", &m, "granted").await;
+    ask(&mut theirs, "try", &m, "busy").await;
     theirs.tell(&format!("take {}", m.name)).await;
     ours.signal(SIGKILL);
     theirs.expect("granted").await;
@@ -179,7 +185,7 @@ async fn their_lock_is_granted_when_our_process_is_killed(m: &Meeting) -> Result
 }
 
 /// A file that checks nothing, only kept right by the lock.
-async fn no_update_is_lost_between_both(m: &Meeting) -> Result<()> {
+async fn no_update_is_lost_between_both(m: Setup) -> Result<()> {
     const TIMES: usize = 25;
     let file = tempfile::NamedTempFile::new()?;
     let mut takers =
@@ -195,19 +201,19 @@ async fn no_update_is_lost_between_both(m: &Meeting) -> Result<()> {
 }
 
 /// The lock passes to the other while the first believes that it still holds it.
-async fn a_release_or_an_extension_ends_no_lock_of_the_other(m: &Meeting) -> Result<()> {
+async fn a_release_or_an_extension_ends_no_lock_of_the_other(m: Setup) -> Result<()> {
     let (keeper, mut theirs) = (m.keeper().await?, m.theirs(LONG).await);
-    ask(&mut theirs, "try", m, "granted").await;
+    ask(&mut theirs, "try", &m, "granted").await;
     m.remove().await?;
     let ours = keeper.lock(&m.name).try_now().await?.context("free")?;
-    ask(&mut theirs, "extend", m, "refused").await;
-    ask(&mut theirs, "release", m, "refused").await;
+    ask(&mut theirs, "extend", &m, "refused").await;
+    ask(&mut theirs, "release", &m, "refused").await;
     ours.extend(LONG / 2).await?;
     assert!(keeper.check(&ours.sequencer()).await?);
     m.remove().await?;
-    ask(&mut theirs, "try", m, "granted").await;
+    ask(&mut theirs, "try", &m, "granted").await;
     let _ = ours.release().await;
     assert!(keeper.lock(&m.name).try_now().await?.is_none(), "our release ended their lock");
-    ask(&mut theirs, "release", m, "released").await;
+    ask(&mut theirs, "release", &m, "released").await;
     Ok(())
 }

@@ -1,8 +1,14 @@
 //! TLS: whom the client trusts, and whom the server does.
 
-use crate::support::{User, start};
+use crate::support::User;
 use lockkeeper::Keeper;
 use servers::{POSTGRES_TLS, Running};
+
+testkit::tests! {
+    [POSTGRES_TLS] =>
+        both_sides_show_certificates_and_check_them,
+        a_certificate_for_another_host_is_refused;
+}
 
 /// The URL of the user `app`, with these files of the server's folder as options.
 fn url(server: &Running, mode: &str, files: &[(&str, &str)]) -> String {
@@ -26,9 +32,7 @@ async fn refusal(url: &str) -> String {
     said
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_sides_show_certificates_and_check_them() {
-    let Some(server) = start(POSTGRES_TLS) else { return };
+async fn both_sides_show_certificates_and_check_them(server: Running) {
     let owner = User::of(&server).await;
     owner.run("CREATE ROLE app LOGIN SUPERUSER").await;
     for mode in ["require", "verify-ca", "verify-full"] {
@@ -53,9 +57,7 @@ async fn both_sides_show_certificates_and_check_them() {
 }
 
 /// The certificate is the server's, but not for the name by which it was called.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_for_another_host_is_refused() {
-    let Some(server) = start(POSTGRES_TLS) else { return };
+async fn a_certificate_for_another_host_is_refused(server: Running) {
     let there = url(&server, "verify-full", &[("tls_ca", "ca.pem")]);
     let e = refusal(&there.replace("app@127.0.0.1", "postgres@127.0.0.2")).await;
     assert!(e.contains("certificate") || e.contains("cannot connect"), "{e}");

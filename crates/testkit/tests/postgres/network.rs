@@ -2,7 +2,7 @@
 //! silent, answers that are lost. The way shows as a port of its own, so it has to be said that it is
 //! no pooler.
 
-use crate::support::{GERMAN, STANDBY, TTL, User, keeper, start};
+use crate::support::{GERMAN, STANDBY, TTL, User, keeper};
 use lockkeeper::{Error, Keeper, Outcome, Renew};
 use servers::{FaultProxy, POSTGRES, Running};
 use std::{
@@ -11,6 +11,26 @@ use std::{
     time::Duration,
 };
 use testkit::world::{eventually, soon};
+
+testkit::tests! {
+    [POSTGRES] =>
+        connections_that_hang_are_left,
+        a_connection_that_hangs_under_a_renewal_costs_no_session,
+        what_may_have_been_done_is_never_called_undone,
+        a_host_that_is_silent_hides_no_other,
+        callers_do_not_queue_for_a_server_that_is_silent,
+        a_dropped_keeper_leaves_no_connection,
+        blocked_lines_behind_a_pooler_cost_nobody_its_life,
+        a_connection_that_only_reads_from_now_on_is_left,
+        an_emptied_database_is_made_anew;
+    [(POSTGRES, STANDBY)] =>
+        the_host_that_can_write_is_found,
+        who_came_to_a_replica_is_served_again_by_the_primary;
+    [GERMAN] =>
+        a_refusal_in_another_language_is_no_broken_connection;
+    [()] =>
+        a_first_connection_that_fails_for_the_moment_is_told_so;
+}
 
 const SHORT: Duration = Duration::from_secs(1);
 
@@ -21,9 +41,7 @@ fn url(server: &Running, port: u16) -> String {
 
 /// The renewals' connection is cut off like the others and carries nothing but renewals that are each
 /// given up soon: it must be left all the same.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_hang_are_left() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn connections_that_hang_are_left(server: Running) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let keeper = Keeper::builder().ttl(SHORT).connect(&url(&server, proxy.port())).await;
     let keeper = keeper.expect("the server answers");
@@ -42,9 +60,7 @@ async fn connections_that_hang_are_left() {
 
 /// One renewal without an answer is enough to leave its connection: with a short TTL there is time for
 /// two or three.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_hangs_under_a_renewal_costs_no_session() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_connection_that_hangs_under_a_renewal_costs_no_session(server: Running) {
     let (proxy, user) =
         (FaultProxy::to(server.ports()[0]).expect("a proxy"), User::of(&server).await);
     let renew = Renew {
@@ -67,9 +83,7 @@ async fn a_connection_that_hangs_under_a_renewal_costs_no_session() {
 }
 
 /// The answer to an enter is lost, and then the server cannot be reached: nobody knows what was done.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_may_have_been_done_is_never_called_undone() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn what_may_have_been_done_is_never_called_undone(server: Running) {
     let user = User::of(&server).await;
     let proxy = FaultProxy::to(server.ports()[0]).expect("a port");
     let url = url(&server, proxy.port());
@@ -87,9 +101,7 @@ async fn what_may_have_been_done_is_never_called_undone() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_host_that_is_silent_hides_no_other() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_host_that_is_silent_hides_no_other(server: Running) {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let here = format!("127.0.0.1:{}", server.ports()[0]);
     let both = format!("{},{here}", silent.local_addr().expect("an address"));
@@ -99,9 +111,7 @@ async fn a_host_that_is_silent_hides_no_other() {
     keeper.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_host_that_can_write_is_found() {
-    let (Some(server), Some(standby)) = (start(POSTGRES), start(STANDBY)) else { return };
+async fn the_host_that_can_write_is_found((server, standby): (Running, Running)) {
     let [here, there] = [&server, &standby].map(|s| format!("127.0.0.1:{}", s.ports()[0]));
     let both = server.url().replace(&here, &format!("{there},{here}"));
     let keeper = Keeper::connect(&both).await.expect("one of them can write");
@@ -113,9 +123,7 @@ async fn the_host_that_can_write_is_found() {
 }
 
 /// What fails for one fails for all who have waited for it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_do_not_queue_for_a_server_that_is_silent() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn callers_do_not_queue_for_a_server_that_is_silent(server: Running) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a port");
     let url = url(&server, proxy.port());
     let keeper = Keeper::builder().ttl(Duration::from_secs(600)).connect(&url).await;
@@ -134,9 +142,7 @@ async fn callers_do_not_queue_for_a_server_that_is_silent() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dropped_keeper_leaves_no_connection() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_dropped_keeper_leaves_no_connection(server: Running) {
     let user = User::of(&server).await;
     for _ in 0..3 {
         let keeper = keeper(&server).await;
@@ -148,9 +154,7 @@ async fn a_dropped_keeper_leaves_no_connection() {
 }
 
 /// One request follows the other there, and each waits for a row: a renewal must not stand behind them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn blocked_lines_behind_a_pooler_cost_nobody_its_life() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn blocked_lines_behind_a_pooler_cost_nobody_its_life(server: Running) {
     let url = format!("{}?pooler=true", server.url());
     let keeper = Keeper::builder().ttl(SHORT).connect(&url).await.expect("the server answers");
     let user = User::of(&server).await;
@@ -174,9 +178,9 @@ async fn blocked_lines_behind_a_pooler_cost_nobody_its_life() {
 
 /// While a failover goes on, new connections may come to a server that only reads. Such a one is left, and
 /// looked for anew until the name leads to the new primary.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_came_to_a_replica_is_served_again_by_the_primary() {
-    let (Some(server), Some(standby)) = (start(POSTGRES), start(STANDBY)) else { return };
+async fn who_came_to_a_replica_is_served_again_by_the_primary(
+    (server, standby): (Running, Running),
+) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let keeper = Keeper::builder().ttl(Duration::from_secs(60));
     let keeper = keeper.connect(&url(&server, proxy.port())).await.expect("the server answers");
@@ -194,9 +198,7 @@ async fn who_came_to_a_replica_is_served_again_by_the_primary() {
 
 /// A primary that became a replica keeps its connections: the first refusal is reason enough to leave it.
 /// Here a setting makes it so, from which new connections are free.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_only_reads_from_now_on_is_left() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn a_connection_that_only_reads_from_now_on_is_left(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let held = keeper.lock("held").await.expect("free");
     let all = "SELECT coalesce(sum(pid), 0)::bigint FROM pg_stat_activity \
@@ -221,9 +223,7 @@ async fn a_connection_that_only_reads_from_now_on_is_left() {
 }
 
 /// Another database behind the same URL: what was locked is lost, and locking goes on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_emptied_database_is_made_anew() {
-    let Some(server) = start(POSTGRES) else { return };
+async fn an_emptied_database_is_made_anew(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let held = keeper.lock("a").await.expect("free");
     let before = held.sequencer();
@@ -240,9 +240,7 @@ async fn an_emptied_database_is_made_anew() {
 
 /// Errors are known by their codes and by a field of its own that says how bad they are, in whatever language
 /// the server speaks: one that it only refuses with costs nobody the connection.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refusal_in_another_language_is_no_broken_connection() {
-    let Some(server) = start(GERMAN) else { return };
+async fn a_refusal_in_another_language_is_no_broken_connection(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let e = user.batch_execute("SELECT 1/0").await.expect_err("refused");
     let severity = e.as_db_error().map_or("", |e| e.severity());
@@ -278,8 +276,7 @@ fn refusing(code: &'static str) -> u16 {
 }
 
 /// So that a caller with patience can come again: nothing was done, and trying again can help.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_first_connection_that_fails_for_the_moment_is_told_so() {
+async fn a_first_connection_that_fails_for_the_moment_is_told_so(_: ()) {
     let closed = TcpListener::bind("127.0.0.1:0").expect("a port");
     let closed_port = closed.local_addr().expect("an address").port();
     drop(closed);

@@ -2,15 +2,21 @@
 //! cannot be reached, addresses behind which nobody speaks.
 
 use lockkeeper::{Error, ErrorKind, Health, Keeper};
-use servers::FaultProxy;
+use servers::{FaultProxy, Running};
 use std::{
     net::TcpListener,
     time::{Duration, Instant},
 };
-use testkit::{
-    live::start,
-    world::{eventually, soon},
-};
+use testkit::world::{eventually, soon};
+
+testkit::tests! {
+    [servers::REDIS] =>
+        a_connection_that_hangs_is_replaced_before_its_locks_are_lost,
+        many_who_ask_an_unreachable_server_wait_together_not_one_after_the_other,
+        what_keeps_a_client_out_is_said_once_with_the_address_or_the_remedy;
+    [servers::REDIS_SENTINEL, servers::REDIS_CLUSTER] =>
+        a_silent_address_in_the_url_does_not_keep_anybody_out;
+}
 
 fn url(proxy: &FaultProxy) -> String {
     format!("redis://127.0.0.1:{}", proxy.port())
@@ -18,9 +24,7 @@ fn url(proxy: &FaultProxy) -> String {
 
 /// A machine that went away without a word, a firewall that forgot: the connection looks alive and
 /// nothing comes back. Another one is made in time for the lock.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_hangs_is_replaced_before_its_locks_are_lost() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn a_connection_that_hangs_is_replaced_before_its_locks_are_lost(server: Running) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let keeper = Keeper::builder().ttl(Duration::from_secs(15)).connect(&url(&proxy)).await;
     let keeper = keeper.expect("the server answers");
@@ -34,9 +38,7 @@ async fn a_connection_that_hangs_is_replaced_before_its_locks_are_lost() {
 
 /// However many ask while the server cannot be reached, each is told so soon: they do not queue for
 /// an attempt of their own.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_who_ask_an_unreachable_server_wait_together_not_one_after_the_other() {
-    let Some(server) = start(servers::REDIS) else { return };
+async fn many_who_ask_an_unreachable_server_wait_together_not_one_after_the_other(server: Running) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let keeper = Keeper::connect(&url(&proxy)).await.expect("the server answers");
     // What there is breaks; new connections are accepted, and nothing comes of them.
@@ -58,17 +60,13 @@ async fn many_who_ask_an_unreachable_server_wait_together_not_one_after_the_othe
 }
 
 /// One of the addresses in the URL accepts connections and never says a word.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_address_in_the_url_does_not_keep_anybody_out() {
+async fn a_silent_address_in_the_url_does_not_keep_anybody_out(server: Running) {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("an address").port();
-    for recipe in [servers::REDIS_SENTINEL, servers::REDIS_CLUSTER] {
-        let Some(server) = start(recipe) else { return };
-        let url = server.url().replacen("://", &format!("://127.0.0.1:{port},"), 1);
-        let keeper = soon("a keeper", Keeper::connect(&url)).await.expect("the others answer");
-        keeper.lock("a").await.expect("free").release().await.expect("released");
-        keeper.close().await;
-    }
+    let url = server.url().replacen("://", &format!("://127.0.0.1:{port},"), 1);
+    let keeper = soon("a keeper", Keeper::connect(&url)).await.expect("the others answer");
+    keeper.lock("a").await.expect("free").release().await.expect("released");
+    keeper.close().await;
 }
 
 /// All that an error says: its own words and those of its sources.
@@ -82,8 +80,7 @@ fn all_words(e: &Error) -> String {
     words
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_keeps_a_client_out_is_said_once_with_the_address_or_the_remedy() {
+async fn what_keeps_a_client_out_is_said_once_with_the_address_or_the_remedy(server: Running) {
     let port = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("one").port();
     for url in [
         "redis://127.0.0.1:PORT",
@@ -96,7 +93,6 @@ async fn what_keeps_a_client_out_is_said_once_with_the_address_or_the_remedy() {
         assert!(words.contains(&format!("cannot connect to 127.0.0.1:{port}")), "{words}");
         assert!(!words.contains("redlock"), "{words}");
     }
-    let Some(server) = start(servers::REDIS) else { return };
     let client = redis::Client::open(("127.0.0.1", server.ports()[0])).expect("an address");
     let mut wire = client.get_multiplexed_async_connection().await.expect("the server answers");
     let mut set = redis::cmd("CONFIG");

@@ -1,30 +1,27 @@
-//! Raw lines in the company of the real kazoo, as it is and with Curator's names, of the real Curator and of the
-//! real go-zookeeper: one line, one order, and whoever leaves wakes the next one. Each line of the table in
-//! docs/zookeeper.md is held to here.
+//! Raw lines beside the real kazoo, as it is and with Curator's names, the real Curator and the real go-zookeeper: one
+//! line, one order, and every release wakes the next one. The table in docs/zookeeper.md is held to here.
 
 use anyhow::{Context as _, Result};
 use lockkeeper::{Error, Keeper, Owner};
 use nix::sys::signal::Signal::SIGKILL;
-use servers::{CURATOR, GO_PEERS, KAZOO, ZOOKEEPER};
+use servers::{CURATOR, GO_PEERS, KAZOO, Running, Unavailable, ZOOKEEPER};
 use std::{
     path::Path,
-    process::ExitCode,
-    sync::Arc,
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 use testkit::{
-    live::Server,
     taker::Taker,
-    trials,
+    trials::{Fixture, Shared},
     world::{soon, until_length},
 };
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Whose locks stand in line with ours.
+/// The client whose locks stand in line with ours.
 #[derive(Clone, Copy, Debug)]
-enum Who {
+enum Peer {
     /// kazoo as it is.
     Kazoo,
     /// kazoo, told to look for Curator's names too.
@@ -35,96 +32,91 @@ enum Who {
     Go,
 }
 
-macro_rules! tests {
-    ($prefix:literal, $company:expr, $server:ident: $($test:ident),* $(,)?) => {
-        vec![$({
-            let server = Arc::clone(&$server);
-            trials::test(concat!($prefix, "::", stringify!($test)), async move || {
-                for who in $company {
-                    $test(&Company::meet(&server, who)?).await.with_context(|| format!("{who:?}"))?;
-                }
-                Ok(())
-            })
-        }),*]
-    };
-}
-
-/// What holds for every mutex that stands in line with ours, and more.
-macro_rules! mutex_tests {
-    ($prefix:literal, $company:expr, $server:ident: $($more:ident),* $(,)?) => {
-        tests![$prefix, $company, $server:
-            they_stand_in_one_line_in_the_order_they_came,
-            whoever_leaves_wakes_the_next_one_at_once,
-            both_together_lose_no_update,
-            a_killed_one_of_theirs_gives_way_to_ours,
-            a_killed_one_of_ours_gives_way_to_theirs,
-            theirs_can_be_seen_and_evicted,
-            $($more),*
-        ]
-    };
-}
-
-fn main() -> ExitCode {
-    let lacks = trials::lacks(&ZOOKEEPER);
-    let no_kazoo = lacks.clone().or_else(|| servers::install_peers(&[KAZOO]).pop());
-    let no_go = lacks.clone().or_else(|| servers::install_built_peers(&[GO_PEERS]).pop());
-    let no_curator = lacks.or_else(|| servers::install_java_peers(&[CURATOR]).pop());
-    let server = Arc::new(Server::of(ZOOKEEPER));
-    let kazoo = mutex_tests!["kazoo", [Who::Kazoo, Who::KazooTold, Who::KazooAsCurator], server:
+testkit::tests! {
+    [Peer::Kazoo, Peer::KazooTold, Peer::KazooAsCurator, Peer::Curator, Peer::Go] =>
+        locks_of_both_are_granted_in_the_order_in_which_they_were_asked_for,
+        a_release_of_either_wakes_the_next_one_at_once,
+        no_update_is_lost_between_both,
+        our_lock_is_granted_when_their_process_is_killed,
+        their_lock_is_granted_when_our_process_is_killed,
+        their_lock_can_be_seen_and_evicted;
+    // That of Go cannot try.
+    [Peer::Kazoo, Peer::KazooTold, Peer::KazooAsCurator, Peer::Curator] =>
         a_try_of_either_is_busy_and_leaves_nothing,
-        modes_that_theirs_would_not_see_are_refused,
-        what_was_removed_by_hand_is_made_again,
-    ];
-    let curator = mutex_tests!["curator", [Who::Curator], server:
-        a_try_of_either_is_busy_and_leaves_nothing,
-        modes_that_theirs_would_not_see_are_refused,
+        modes_that_theirs_would_not_see_are_refused;
+    [Peer::Kazoo, Peer::KazooTold, Peer::KazooAsCurator] =>
+        folders_that_were_removed_by_hand_are_made_again;
+    [Peer::Curator] =>
         readers_of_both_share_and_writers_of_both_do_not,
-        readers_and_writers_of_both_come_in_their_order,
+        readers_and_writers_of_both_are_granted_in_their_order,
         a_semaphore_that_is_used_as_a_mutex_is_another_lock,
-        a_mutex_and_a_read_write_lock_are_different_lines,
-    ];
-    let plain_kazoo = tests!["kazoo_plain", [Who::Kazoo], server:
-        a_plain_lock_of_kazoo_does_not_see_the_names_of_curator,
-    ];
-    // It cannot try.
-    let go = mutex_tests!["go", [Who::Go], server:];
-    trials::main_of([
-        (no_kazoo.as_ref(), kazoo),
-        (no_kazoo.as_ref(), plain_kazoo),
-        (no_curator.as_ref(), curator),
-        (no_go.as_ref(), go),
-    ])
+        a_mutex_and_a_read_write_lock_are_different_lines;
+    [Peer::Kazoo] =>
+        a_plain_lock_of_kazoo_does_not_see_the_names_of_curator;
 }
 
-/// One server, a name in it, and those who want it.
-struct Company {
+static NO_KAZOO: LazyLock<Option<Unavailable>> =
+    LazyLock::new(|| servers::install_peers(&[KAZOO]).pop());
+static NO_CURATOR: LazyLock<Option<Unavailable>> =
+    LazyLock::new(|| servers::install_java_peers(&[CURATOR]).pop());
+static NO_GO: LazyLock<Option<Unavailable>> =
+    LazyLock::new(|| servers::install_built_peers(&[GO_PEERS]).pop());
+
+impl Fixture for Peer {
+    type Ready = Setup;
+
+    fn variant(&self) -> &'static str {
+        match self {
+            Self::Kazoo => "kazoo",
+            Self::KazooTold => "kazoo_told",
+            Self::KazooAsCurator => "kazoo_as_curator",
+            Self::Curator => "curator",
+            Self::Go => "go",
+        }
+    }
+
+    fn missing(&self) -> Option<Unavailable> {
+        let peer = || match self {
+            Self::Kazoo | Self::KazooTold | Self::KazooAsCurator => NO_KAZOO.clone(),
+            Self::Curator => NO_CURATOR.clone(),
+            Self::Go => NO_GO.clone(),
+        };
+        ZOOKEEPER.missing().or_else(peer)
+    }
+
+    fn start(&self) -> Result<Setup> {
+        Ok(Setup::new(Shared(ZOOKEEPER).start()?.running()?, *self))
+    }
+}
+
+/// One server, a name in it, and the client that shares its line.
+struct Setup {
     url: String,
     hosts: String,
-    who: Who,
+    peer: Peer,
     name: String,
 }
 
-impl Company {
-    fn meet(server: &Server, who: Who) -> Result<Self> {
-        let server = server.running()?;
-        Ok(Self {
+impl Setup {
+    fn new(server: &Running, peer: Peer) -> Self {
+        Self {
             url: server.url().to_owned(),
             hosts: format!("127.0.0.1:{}", server.ports()[0]),
-            who,
-            name: format!("/company/{:016x}", rand::random::<u64>()),
-        })
+            peer,
+            name: format!("/interop/{:016x}", rand::random::<u64>()),
+        }
     }
 
     /// A process of theirs.
     async fn theirs(&self) -> Taker {
-        let style = match self.who {
-            Who::Curator => {
+        let style = match self.peer {
+            Peer::Curator => {
                 return Taker::of_java_peer(CURATOR, "CuratorLock.java", &[&self.hosts]).await;
             }
-            Who::Go => return Taker::of_built_peer(GO_PEERS, "zookeeper", &[&self.hosts]).await,
-            Who::Kazoo => "plain",
-            Who::KazooTold => "told",
-            Who::KazooAsCurator => "curator",
+            Peer::Go => return Taker::of_built_peer(GO_PEERS, "zookeeper", &[&self.hosts]).await,
+            Peer::Kazoo => "plain",
+            Peer::KazooTold => "told",
+            Peer::KazooAsCurator => "curator",
         };
         let python = KAZOO.python().expect("it was installed a moment ago");
         Taker::of_peer(&python, "kazoo_lock.py", &[&self.hosts, style]).await
@@ -142,9 +134,9 @@ impl Company {
 
     /// How our nodes must be named so that theirs wait for them.
     fn raw(&self) -> &'static str {
-        match self.who {
-            Who::Kazoo => "raw=kazoo",
-            Who::KazooTold | Who::KazooAsCurator | Who::Curator | Who::Go => "raw=true",
+        match self.peer {
+            Peer::Kazoo => "raw=kazoo",
+            Peer::KazooTold | Peer::KazooAsCurator | Peer::Curator | Peer::Go => "raw=true",
         }
     }
 
@@ -158,7 +150,9 @@ impl Company {
     }
 }
 
-async fn they_stand_in_one_line_in_the_order_they_came(c: &Company) -> Result<()> {
+async fn locks_of_both_are_granted_in_the_order_in_which_they_were_asked_for(
+    c: Setup,
+) -> Result<()> {
     let witness = c.keeper().await?;
     let mut line = [
         c.ours(LONG).await,
@@ -184,7 +178,7 @@ async fn they_stand_in_one_line_in_the_order_they_came(c: &Company) -> Result<()
     Ok(())
 }
 
-async fn a_try_of_either_is_busy_and_leaves_nothing(c: &Company) -> Result<()> {
+async fn a_try_of_either_is_busy_and_leaves_nothing(c: Setup) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper().await?, c.theirs().await);
     let guard = keeper.lock(&c.name).try_now().await?.context("free")?;
     theirs.tell(&c.words("try")).await;
@@ -200,7 +194,7 @@ async fn a_try_of_either_is_busy_and_leaves_nothing(c: &Company) -> Result<()> {
 }
 
 /// Our own re-check comes once a second, and theirs have none.
-async fn whoever_leaves_wakes_the_next_one_at_once(c: &Company) -> Result<()> {
+async fn a_release_of_either_wakes_the_next_one_at_once(c: Setup) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper().await?, c.theirs().await);
     let (mut to_theirs, mut to_ours) = (Vec::new(), Vec::new());
     let mut guard = keeper.lock(&c.name).await?;
@@ -226,7 +220,7 @@ async fn whoever_leaves_wakes_the_next_one_at_once(c: &Company) -> Result<()> {
 }
 
 /// A number in a file that checks nothing, only kept right by the lock.
-async fn both_together_lose_no_update(c: &Company) -> Result<()> {
+async fn no_update_is_lost_between_both(c: Setup) -> Result<()> {
     const TIMES: u32 = 25;
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("number");
@@ -242,7 +236,7 @@ async fn both_together_lose_no_update(c: &Company) -> Result<()> {
     Ok(())
 }
 
-async fn a_killed_one_of_theirs_gives_way_to_ours(c: &Company) -> Result<()> {
+async fn our_lock_is_granted_when_their_process_is_killed(c: Setup) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper().await?, c.theirs().await);
     theirs.tell(&c.words("take")).await;
     theirs.expect("granted").await;
@@ -254,7 +248,7 @@ async fn a_killed_one_of_theirs_gives_way_to_ours(c: &Company) -> Result<()> {
     Ok(())
 }
 
-async fn a_killed_one_of_ours_gives_way_to_theirs(c: &Company) -> Result<()> {
+async fn their_lock_is_granted_when_our_process_is_killed(c: Setup) -> Result<()> {
     let (mut ours, mut theirs) = (c.ours(Duration::from_secs(2)).await, c.theirs().await);
     ours.tell(&c.words("take")).await;
     ours.expect("granted").await;
@@ -266,7 +260,7 @@ async fn a_killed_one_of_ours_gives_way_to_theirs(c: &Company) -> Result<()> {
     Ok(())
 }
 
-async fn theirs_can_be_seen_and_evicted(c: &Company) -> Result<()> {
+async fn their_lock_can_be_seen_and_evicted(c: Setup) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper().await?, c.theirs().await);
     theirs.tell(&c.words("take")).await;
     theirs.expect("granted").await;
@@ -290,7 +284,7 @@ async fn theirs_can_be_seen_and_evicted(c: &Company) -> Result<()> {
 }
 
 /// Ours would be granted beside theirs.
-async fn modes_that_theirs_would_not_see_are_refused(c: &Company) -> Result<()> {
+async fn modes_that_theirs_would_not_see_are_refused(c: Setup) -> Result<()> {
     let (keeper, rw, mut theirs) =
         (c.keeper().await?, c.keeper_with("raw=rw").await?, c.theirs().await);
     theirs.tell(&c.words("take")).await;
@@ -314,7 +308,7 @@ async fn modes_that_theirs_would_not_see_are_refused(c: &Company) -> Result<()> 
 }
 
 /// Curator's mutex and its write lock look for different names, and so do `raw=true` and `raw=rw`.
-async fn a_mutex_and_a_read_write_lock_are_different_lines(c: &Company) -> Result<()> {
+async fn a_mutex_and_a_read_write_lock_are_different_lines(c: Setup) -> Result<()> {
     for (raw, command) in [("raw=true", "trywrite"), ("raw=rw", "try")] {
         let (keeper, mut theirs) = (c.keeper_with(raw).await?, c.theirs().await);
         let guard = keeper.lock(&c.name).try_now().await?.context("free")?;
@@ -329,7 +323,7 @@ async fn a_mutex_and_a_read_write_lock_are_different_lines(c: &Company) -> Resul
 }
 
 /// It keeps other nodes, below the line.
-async fn a_semaphore_that_is_used_as_a_mutex_is_another_lock(c: &Company) -> Result<()> {
+async fn a_semaphore_that_is_used_as_a_mutex_is_another_lock(c: Setup) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper().await?, c.theirs().await);
     let guard = keeper.lock(&c.name).try_now().await?.context("free")?;
     theirs.tell(&c.words("semaphore")).await;
@@ -338,7 +332,7 @@ async fn a_semaphore_that_is_used_as_a_mutex_is_another_lock(c: &Company) -> Res
     Ok(())
 }
 
-async fn a_plain_lock_of_kazoo_does_not_see_the_names_of_curator(c: &Company) -> Result<()> {
+async fn a_plain_lock_of_kazoo_does_not_see_the_names_of_curator(c: Setup) -> Result<()> {
     for raw in ["raw=true", "raw=rw"] {
         let (keeper, mut theirs) = (c.keeper_with(raw).await?, c.theirs().await);
         let guard = keeper.lock(&c.name).try_now().await?.context("free")?;
@@ -352,7 +346,7 @@ async fn a_plain_lock_of_kazoo_does_not_see_the_names_of_curator(c: &Company) ->
 }
 
 /// The folders of our own names, with the identity of the data.
-async fn what_was_removed_by_hand_is_made_again(c: &Company) -> Result<()> {
+async fn folders_that_were_removed_by_hand_are_made_again(c: Setup) -> Result<()> {
     let prefix = format!("of-{:016x}", rand::random::<u64>());
     let url = format!("zookeeper://{}?prefix={prefix}", c.hosts);
     let (keeper, mut theirs) = (Keeper::connect(&url).await?, c.theirs().await);
@@ -375,7 +369,7 @@ async fn what_was_removed_by_hand_is_made_again(c: &Company) -> Result<()> {
 }
 
 /// The names are those of Curator's `InterProcessReadWriteLock`.
-async fn readers_of_both_share_and_writers_of_both_do_not(c: &Company) -> Result<()> {
+async fn readers_of_both_share_and_writers_of_both_do_not(c: Setup) -> Result<()> {
     let (keeper, mut theirs) = (c.keeper_with("raw=rw").await?, c.theirs().await);
     let lock = keeper.rwlock(&c.name);
     let mut ask = async |command: &str, answer: &str| {
@@ -404,7 +398,7 @@ async fn readers_of_both_share_and_writers_of_both_do_not(c: &Company) -> Result
 }
 
 /// A writer behind readers, readers behind it, and a writer behind them: two of each side.
-async fn readers_and_writers_of_both_come_in_their_order(c: &Company) -> Result<()> {
+async fn readers_and_writers_of_both_are_granted_in_their_order(c: Setup) -> Result<()> {
     let (one, two) = (c.keeper_with("raw=rw").await?, c.keeper_with("raw=rw").await?);
     let (mut third, mut fourth) = (c.theirs().await, c.theirs().await);
     let first = one.rwlock(&c.name).read().await?;

@@ -1,10 +1,10 @@
 //! Connections that fall silent, are cut while nobody uses them, or end at a server that is not the
 //! right one any more.
 
-use crate::support::{TTL, client, cut_all, keeper, number, standing, start, status};
+use crate::support::{TTL, client, cut_all, keeper, number, standing, status};
 use lockkeeper::{Keeper, Loss, TicketId};
 use mysql_async::prelude::Queryable;
-use servers::{FaultProxy, Running};
+use servers::{FaultProxy, MARIADB, MYSQL, Running};
 use std::{
     sync::{
         Arc,
@@ -17,6 +17,24 @@ use testkit::{
     raw_session::RawSession,
     world::{eventually, soon},
 };
+
+testkit::tests! {
+    [(MYSQL, MYSQL), (MARIADB, MARIADB)] =>
+        a_server_that_takes_no_more_writes_is_left_for_the_one_behind_its_name;
+    crate::SERVERS =>
+        a_ticket_that_was_lost_behind_a_silent_connection_is_missed,
+        a_silent_connection_costs_no_short_session_its_life,
+        what_meets_a_connection_that_was_cut_while_idle_does_not_fail,
+        a_late_copy_of_a_try_that_was_told_busy_is_granted_nothing,
+        a_contender_goes_on_after_a_try_that_was_closed,
+        an_orderly_restart_is_not_seen_by_those_who_wait,
+        an_enter_whose_answer_fails_leaves_no_orphan,
+        who_leaves_while_a_poll_is_under_way_is_not_looked_for,
+        fifty_sessions_that_wait_are_one_query,
+        a_short_session_does_not_wait_for_what_is_swept,
+        an_emptied_database_is_made_anew,
+        who_comes_later_makes_nothing_anew;
+}
 
 /// The server's URL through this proxy, for this user.
 fn url_by(proxy: &FaultProxy, user: &str) -> String {
@@ -41,9 +59,9 @@ async fn plain_user(server: &Running) {
 }
 
 /// A planned failover: the old primary lives on and takes no writes, its name leads to another.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_takes_no_more_writes_is_left_for_the_one_behind_its_name() {
-    let (Some(old), Some(new)) = (start(), start()) else { return };
+async fn a_server_that_takes_no_more_writes_is_left_for_the_one_behind_its_name(
+    (old, new): (Running, Running),
+) {
     for server in [&old, &new] {
         plain_user(server).await;
     }
@@ -63,9 +81,7 @@ async fn a_server_that_takes_no_more_writes_is_left_for_the_one_behind_its_name(
 }
 
 /// What a failover to a replica without the latest data does: the session is there, the ticket is not.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ticket_that_was_lost_behind_a_silent_connection_is_missed() {
-    let Some(server) = start() else { return };
+async fn a_ticket_that_was_lost_behind_a_silent_connection_is_missed(server: Running) {
     let (proxy, keeper) = through_a_proxy(&server, TTL).await;
     let (gone, kept) = (keeper.lock("a").await.expect("free"), keeper.lock("b").await.expect("b"));
     // The connections are checked once, so that only the silence can make them be checked again.
@@ -80,9 +96,7 @@ async fn a_ticket_that_was_lost_behind_a_silent_connection_is_missed() {
 }
 
 /// Others that use the same connection have more patience with it than a short session has.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_connection_costs_no_short_session_its_life() {
-    let Some(server) = start() else { return };
+async fn a_silent_connection_costs_no_short_session_its_life(server: Running) {
     let (proxy, keeper) = through_a_proxy(&server, Duration::from_secs(3)).await;
     let held = keeper.lock("a").await.expect("free");
     let slow = keeper.lock("b").lease(Duration::from_secs(40)).await.expect("free");
@@ -113,9 +127,7 @@ async fn a_silent_connection_costs_no_short_session_its_life() {
     keeper.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_meets_a_connection_that_was_cut_while_idle_does_not_fail() {
-    let Some(server) = start() else { return };
+async fn what_meets_a_connection_that_was_cut_while_idle_does_not_fail(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let held = one.lock("a").await.expect("free");
     let other = two.lock("b").await.expect("free");
@@ -144,9 +156,7 @@ async fn what_meets_a_connection_that_was_cut_while_idle_does_not_fail() {
 }
 
 /// A try whose first copy got no answer is closed, lest that copy be granted the lock when it comes at last.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_copy_of_a_try_that_was_told_busy_is_granted_nothing() {
-    let Some(server) = start() else { return };
+async fn a_late_copy_of_a_try_that_was_told_busy_is_granted_nothing(server: Running) {
     let (one, two) = (live_for_long(&server).await, live_for_long(&server).await);
     let held = one.lock("a").await.expect("free");
     two.lock("b").await.expect("free").release().await.expect("released");
@@ -166,9 +176,7 @@ async fn a_late_copy_of_a_try_that_was_told_busy_is_granted_nothing() {
 }
 
 /// One who goes on trying comes with another ticket.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_contender_goes_on_after_a_try_that_was_closed() {
-    let Some(server) = start() else { return };
+async fn a_contender_goes_on_after_a_try_that_was_closed(server: Running) {
     let (one, two) = (live_for_long(&server).await, live_for_long(&server).await);
     let held = one.lock("a").await.expect("free");
     two.lock("b").await.expect("free").release().await.expect("released");
@@ -184,9 +192,7 @@ async fn a_contender_goes_on_after_a_try_that_was_closed() {
 }
 
 /// A shutdown in good order tells every client, those too that are just connecting.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_orderly_restart_is_not_seen_by_those_who_wait() {
-    let Some(mut server) = start() else { return };
+async fn an_orderly_restart_is_not_seen_by_those_who_wait(mut server: Running) {
     let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut workers = tokio::task::JoinSet::new();
     for worker in 0..6 {
@@ -220,9 +226,7 @@ async fn live_for_long(server: &Running) -> Keeper {
 }
 
 /// The server can fail after it has committed, while it puts the answer together.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_enter_whose_answer_fails_leaves_no_orphan() {
-    let Some(server) = start() else { return };
+async fn an_enter_whose_answer_fails_leaves_no_orphan(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let held = one.lock("a").await.expect("free");
     let other = two.lock("b").await.expect("free");
@@ -252,9 +256,7 @@ async fn an_enter_whose_answer_fails_leaves_no_orphan() {
 }
 
 /// Nobody may be looked for who has left, or the server is asked for ever.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leaves_while_a_poll_is_under_way_is_not_looked_for() {
-    let Some(server) = start() else { return };
+async fn who_leaves_while_a_poll_is_under_way_is_not_looked_for(server: Running) {
     let (proxy, keeper) = through_a_proxy(&server, Duration::from_secs(600)).await;
     let store = keeper.store().clone();
     let (one, two) = (RawSession::open(&store).await, RawSession::open(&store).await);
@@ -308,9 +310,7 @@ impl lockkeeper::store::Hints for Deaf {
 }
 
 /// Every lease is a session of its own; all who wait are still looked for with one query.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_sessions_that_wait_are_one_query() {
-    let Some(server) = start() else { return };
+async fn fifty_sessions_that_wait_are_one_query(server: Running) {
     let keeper = live_for_long(&server).await;
     let mut held = Vec::new();
     let mut waiting = tokio::task::JoinSet::new();
@@ -341,9 +341,7 @@ async fn fifty_sessions_that_wait_are_one_query() {
 }
 
 /// Not even what cannot be swept may keep a renewal waiting.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_short_session_does_not_wait_for_what_is_swept() {
-    let Some(server) = start() else { return };
+async fn a_short_session_does_not_wait_for_what_is_swept(server: Running) {
     let keeper = testkit::live::keeper(&server, Duration::from_millis(600)).await;
     let held = keeper.lock("a").await.expect("free");
     // Dead sessions whose lines somebody sits on.
@@ -380,9 +378,7 @@ async fn a_short_session_does_not_wait_for_what_is_swept() {
 }
 
 /// Another database behind the same URL: what was locked is lost, and locking goes on.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_emptied_database_is_made_anew() {
-    let Some(server) = start() else { return };
+async fn an_emptied_database_is_made_anew(server: Running) {
     let keeper = keeper(&server).await;
     let held = keeper.lock("a").await.expect("free");
     let before = held.sequencer();
@@ -402,9 +398,7 @@ async fn an_emptied_database_is_made_anew() {
 }
 
 /// All others wait for the first one, and nobody makes anew what is there.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_later_makes_nothing_anew() {
-    let Some(server) = start() else { return };
+async fn who_comes_later_makes_nothing_anew(server: Running) {
     let mut comers = tokio::task::JoinSet::new();
     for comer in 0..8 {
         let url = server.url().to_owned();

@@ -1,14 +1,23 @@
 //! TLS: who the server is, who we are, and that nothing goes over a plain line unasked.
 
-use crate::{SERVER, SERVER_TLS, support::start_as};
 use lockkeeper::{Error, ErrorKind, Keeper, StoreError};
-use servers::Recipe;
-use std::{
-    net::Ipv4Addr,
-    process::{Command, Stdio},
+use servers::{MARIADB, MYSQL, Running};
+use std::{net::Ipv4Addr, process::Stdio};
+use testkit::{trials::WithArgs, world::soon};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    process::Command,
 };
-use testkit::world::soon;
-use tokio::net::{TcpListener, TcpStream};
+
+testkit::tests! {
+    crate::SERVERS_TLS =>
+        with_tls_both_sides_must_be_known,
+        without_tls_ca_the_authorities_of_the_machine_are_trusted,
+        with_tls_the_address_must_be_that_of_the_certificate,
+        who_must_use_tls_is_told_how;
+    BARE =>
+        a_server_that_offers_no_tls_is_not_talked_to_without;
+}
 
 /// What the store says to whoever comes with this URL. It never shows the password.
 async fn refusal(url: &str) -> StoreError {
@@ -22,9 +31,7 @@ async fn refusal(url: &str) -> StoreError {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_tls_both_sides_must_be_known() {
-    let Some(server) = start_as(SERVER_TLS) else { return };
+async fn with_tls_both_sides_must_be_known(server: Running) {
     let (good, bare) = (server.url(), server.url().split_once('?').expect("options").0);
     let keeper = Keeper::connect(good).await.expect("connected");
     keeper.lock("a").await.expect("free").release().await.expect("released");
@@ -40,10 +47,8 @@ async fn with_tls_both_sides_must_be_known() {
     }
 }
 
-/// Without `tls_ca=` those are trusted whom the machine trusts, and nobody else.
-#[test]
-fn with_tls_alone_the_machine_says_who_is_trusted() {
-    let Some(server) = start_as(SERVER_TLS) else { return };
+/// Without `tls_ca=` the client trusts the authorities that the machine trusts, and no others.
+async fn without_tls_ca_the_authorities_of_the_machine_are_trusted(server: Running) {
     let url = server.url().split_once("&tls_cert=").expect("a certificate of our own");
     let (bare, _) = url.0.split_once('?').expect("options");
     let url = format!("{bare}?tls=true&tls_cert={}", url.1);
@@ -54,6 +59,7 @@ fn with_tls_alone_the_machine_says_who_is_trusted() {
             .env_remove("SSL_CERT_DIR")
             .stdin(Stdio::null())
             .output()
+            .await
             .expect("the taker ends");
         let said = String::from_utf8_lossy(&taker.stderr);
         assert_eq!(taker.status.success(), good, "{said}");
@@ -62,9 +68,7 @@ fn with_tls_alone_the_machine_says_who_is_trusted() {
 }
 
 /// A certificate of the right authority for another address does not do.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_tls_the_address_must_be_that_of_the_certificate() {
-    let Some(server) = start_as(SERVER_TLS) else { return };
+async fn with_tls_the_address_must_be_that_of_the_certificate(server: Running) {
     let port = server.ports()[0];
     let other = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), 0)).await.expect("a port");
     let address = other.local_addr().expect("an address");
@@ -82,31 +86,21 @@ async fn with_tls_the_address_must_be_that_of_the_certificate() {
     proxy.abort();
 }
 
-/// A server without TLS. MySQL, and MariaDB since 11.4, make certificates of their own otherwise.
-const BARE: Recipe = Recipe {
-    processes: |sandbox| {
-        let mut processes = (SERVER.processes)(sandbox)?;
-        for process in &mut processes {
-            // One of them for each kind of server; the other kind passes over it.
-            process.args.extend(["--loose-skip-ssl".into(), "--loose-tls-version=".into()]);
-        }
-        Ok(processes)
-    },
-    ..SERVER
-};
+/// Servers without TLS. MySQL, and MariaDB since 11.4, make certificates of their own otherwise. Each of these
+/// options is for one kind of server, and the other kind passes over it.
+const BARE: [WithArgs; 2] = [
+    WithArgs(MYSQL, &["--loose-skip-ssl", "--loose-tls-version="]),
+    WithArgs(MARIADB, &["--loose-skip-ssl", "--loose-tls-version="]),
+];
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_offers_no_tls_is_not_talked_to_without() {
-    let Some(server) = start_as(BARE) else { return };
+async fn a_server_that_offers_no_tls_is_not_talked_to_without(server: Running) {
     let e = refusal(&format!("{}?tls=true", server.url())).await;
     assert!(e.kind == ErrorKind::Misconfigured && e.what.contains("offers no TLS"), "{e:?}");
 }
 
 /// A server that takes no plain connection says so to everybody.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_must_use_tls_is_told_how() {
+async fn who_must_use_tls_is_told_how(server: Running) {
     use mysql_async::prelude::Queryable;
-    let Some(server) = start_as(SERVER_TLS) else { return };
     let root = format!("mysql://root@127.0.0.1:{}/lockkeeper", server.ports()[0]);
     let mut admin = mysql_async::Conn::from_url(&root).await.expect("connected");
     admin.query_drop("SET GLOBAL require_secure_transport = ON").await.expect("set");
