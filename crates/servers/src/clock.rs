@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_goes_forward_and_back_for_those_who_go_by_it() {
+    fn a_clock_goes_forward_and_back_for_its_process() {
         let folder = tempfile::tempdir().unwrap();
         let library = compile(folder.path()).unwrap();
         let clock = Clock::new(&library, folder.path().join("a.clock")).unwrap();

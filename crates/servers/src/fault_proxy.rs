@@ -249,7 +249,7 @@ mod tests {
         assert!(hears(&again, long));
     }
     #[test]
-    fn silence_is_for_those_that_there_are_and_another_end_for_those_that_come() {
+    fn old_connections_fall_silent_and_new_ones_are_led_elsewhere() {
         let (long, short) = (Duration::from_secs(30), Duration::from_millis(50));
         let proxy = FaultProxy::to(echo()).unwrap();
         let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).unwrap();

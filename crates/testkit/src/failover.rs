@@ -50,7 +50,7 @@ pub(crate) enum Blow {
 /// The promises, by how the leader is lost.
 pub(crate) const PROMISES: [(&str, Blow); 3] = [
     ("a_killed_leader_takes_nothing_with_it", Blow::Killed),
-    ("a_leader_that_stands_still_holds_nobody_up", Blow::Frozen),
+    ("a_leader_that_stands_still_delays_no_other", Blow::Frozen),
     ("a_leader_that_is_cut_off_grants_nothing", Blow::CutOff),
 ];
 

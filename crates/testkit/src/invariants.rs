@@ -89,7 +89,7 @@ pub const INVARIANTS: &[Invariant] = &[
             "waiting::without_any_hint_they_are_served",
             "waiting::a_waiter_outlives_an_outage",
             "waiting::a_waiter_outlives_its_session",
-            "process::a_killed_waiter_holds_nobody_up",
+            "process::a_killed_waiter_does_not_delay_the_others",
         ],
     },
     Invariant {

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_after_the_release_was_handed_nothing() {
+    fn a_waiter_that_came_after_the_release_was_handed_nothing() {
         let late = turn(7_000_000, 8_000_000, 9_000_000);
         let at_once = turn(0, 9_500_000, 9_900_000);
         assert!(handoffs(vec![turn(0, 1, 6_000_000), late, at_once]).is_empty());

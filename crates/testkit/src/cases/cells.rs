@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases!("cells":
         [Cells] a_read_sees_the_last_write, a_value_outlives_its_lock, a_value_can_be_taken_away,
             names_do_not_share_values, an_evicted_holder_cannot_write,
-            an_expired_holder_cannot_write, who_believes_no_more_writes_no_more,
+            an_expired_holder_cannot_write, a_holder_past_its_deadline_writes_no_cell,
             the_largest_value_fits, a_failed_write_is_told;
         [Cells, Fair] a_waiter_cannot_write;
         [Cells, Durable] a_value_outlives_the_process;
@@ -119,7 +119,7 @@ async fn an_expired_holder_cannot_write(w: World) -> Verdict {
 
 /// I5: the holder's own deadline has passed. Whatever the store would say, a write that returns `Ok`
 /// now would contradict the loss that the holder was told.
-async fn who_believes_no_more_writes_no_more(w: World) -> Verdict {
+async fn a_holder_past_its_deadline_writes_no_cell(w: World) -> Verdict {
     let (clock, faults) = (Clock::movable(), w.fault_store().await);
     let keeper = Keeper::builder().clock(clock.clone()).over(faults.store())?;
     let guard = keeper.lock("a").try_now().await?.expect("free");

@@ -23,7 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         [Fair] the_next_in_line_waits_it_out;
         [Fair, SessionsShared] a_dead_sessions_waiting_ticket_can_be_withdrawn;
         [Fair, WaitersEndAtTtl] a_dead_waiter_is_passed_over_without_the_delay;
-        [Fair, Shared, WaitersEndAtTtl] a_dead_waiter_lets_those_behind_it_go_without_the_delay;
+        [Fair, Shared, WaitersEndAtTtl] a_dead_waiter_frees_the_tickets_behind_it_without_the_delay;
     );
     // On one thread both the deadline and the close are there when the session's task looks.
     let late = cases!("delay": [] a_loss_noticed_late_still_keeps_it_closed);
@@ -210,7 +210,7 @@ async fn a_dead_waiter_is_passed_over_without_the_delay(w: World) -> Verdict {
 }
 
 /// The same where nobody releases: a reader behind a dead writer joins the reader that holds the lock.
-async fn a_dead_waiter_lets_those_behind_it_go_without_the_delay(w: World) -> Verdict {
+async fn a_dead_waiter_frees_the_tickets_behind_it_without_the_delay(w: World) -> Verdict {
     let store = w.store().await;
     let holder = RawSession::open(&store).await;
     let (_, entered) = holder.queue_for("a", Mode::Shared).await;

@@ -9,7 +9,7 @@ use lockkeeper::{Error, Leader, Observer};
 pub(crate) fn cases() -> Vec<Case> {
     cases!("election":
         [Fair] candidates_lead_in_the_order_they_came, what_is_proclaimed_is_observed,
-            resigning_hands_over, without_candidates_nobody_leads, a_waiting_candidate_is_no_leader,
+            resigning_hands_over, without_candidates_there_is_no_leader, a_waiting_candidate_is_no_leader,
             a_dropped_term_resigns, a_proclamation_after_the_end_is_refused;
     )
 }
@@ -81,7 +81,7 @@ async fn resigning_hands_over(w: World) -> Verdict {
 }
 
 /// No candidate, no leader; and names that are none are errors.
-async fn without_candidates_nobody_leads(w: World) -> Verdict {
+async fn without_candidates_there_is_no_leader(w: World) -> Verdict {
     let keeper = w.keeper().await;
     assert_eq!(keeper.election("boss").leader().await?, None);
     assert_eq!(keeper.election("boss").observe().next().await?, None);

@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         [Fair] a_lease_counts_from_its_grant;
         [AtLeast] a_shortest_hold_keeps_it_closed_after_the_release,
             a_shortest_hold_survives_a_drop_and_a_close, a_shortest_hold_that_has_passed_frees_at_once,
-            a_kept_lock_is_nobodys, a_shortest_hold_outlives_the_longest;
+            a_lock_kept_closed_has_no_holder, a_shortest_hold_outlives_the_longest;
     )
 }
 
@@ -206,7 +206,7 @@ async fn a_shortest_hold_that_has_passed_frees_at_once(w: World) -> Verdict {
 
 /// I4: what is kept closed cannot be left, written under, or entered anew by its former owner; it
 /// can be evicted.
-async fn a_kept_lock_is_nobodys(w: World) -> Verdict {
+async fn a_lock_kept_closed_has_no_holder(w: World) -> Verdict {
     let store = w.store().await;
     let raw = RawSession::open(&store).await;
     let held = raw.take("a").await;

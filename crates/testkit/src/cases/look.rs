@@ -14,9 +14,9 @@ use std::time::Duration;
 pub(crate) fn cases() -> Vec<Case> {
     cases!("look":
         [] a_prefix_selects_by_bytes, an_exact_name_selects_one_line, it_goes_beyond_one_page,
-            a_line_shows_who_and_for_how_long, a_secret_is_shown_nowhere, looking_changes_nothing,
+            a_line_shows_each_owner_and_for_how_long, a_secret_is_shown_nowhere, looking_changes_nothing,
             the_dead_are_not_shown, a_watch_tells_what_has_changed;
-        [Fair] holders_come_before_those_who_wait;
+        [Fair] holders_are_listed_before_waiters;
     )
 }
 
@@ -77,7 +77,7 @@ async fn it_goes_beyond_one_page(w: World) -> Verdict {
 }
 
 /// Owner, label, mode, fence and ages.
-async fn a_line_shows_who_and_for_how_long(w: World) -> Verdict {
+async fn a_line_shows_each_owner_and_for_how_long(w: World) -> Verdict {
     let owner = Owner::new("ci-7", 4121, "nightly");
     let keeper = w.build(Keeper::builder().ttl(LONG).identity(owner.clone())).await;
     let guard = keeper.lock("a").label("build 7").try_now().await?.expect("free");
@@ -126,7 +126,7 @@ async fn a_secret_is_shown_nowhere(w: World) -> Verdict {
 }
 
 /// Holders first, in the order of their grants; then those who wait, in the order they came.
-async fn holders_come_before_those_who_wait(w: World) -> Verdict {
+async fn holders_are_listed_before_waiters(w: World) -> Verdict {
     let store = w.store().await;
     let raw = RawSession::open(&store).await;
     let held = raw.take("a").await.ticket;

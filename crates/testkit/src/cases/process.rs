@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         [Processes, Fair] processes_exclude_each_other, processes_count_right,
             a_killed_holder_gives_way, a_killed_holder_gives_way_after_its_delay,
             a_stopped_holder_is_lost_and_fenced_off, a_briefly_stopped_holder_loses_nothing,
-            a_killed_waiter_holds_nobody_up, a_process_sees_its_eviction;
+            a_killed_waiter_does_not_delay_the_others, a_process_sees_its_eviction;
         [Processes, Fair, Shared] a_killed_reader_makes_way_for_the_writer;
         [Processes, Fair, Wakes] a_hand_over_wakes_another_process;
         [Processes, LeaveNow] a_process_that_ends_leaves_nothing;
@@ -146,7 +146,7 @@ async fn a_briefly_stopped_holder_loses_nothing(w: World) -> Verdict {
 }
 
 /// I7: the one behind it is served once the dead waiter's session has run out.
-async fn a_killed_waiter_holds_nobody_up(w: World) -> Verdict {
+async fn a_killed_waiter_does_not_delay_the_others(w: World) -> Verdict {
     let (holder, behind) = (w.keeper().await, w.keeper().await);
     let held = holder.lock("a").await?;
     let mut waiter = Taker::start(&w, ttl(&w), NO_DELAY).await;

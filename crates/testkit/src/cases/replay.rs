@@ -20,9 +20,9 @@ pub(crate) fn cases() -> Vec<Case> {
         [] everything_sent_twice_is_as_once, every_lost_answer_is_made_good,
             an_enter_again_is_told_the_same, a_late_enter_of_a_stray_is_refused,
             a_late_enter_of_an_ended_session_is_refused, a_late_leave_never_ends_a_later_grant,
-            a_late_close_ends_nobody_else, a_late_open_revives_nothing, an_open_again_renews_nothing,
-            a_late_renew_revives_nobody, a_late_note_never_undoes_a_newer_one,
-            an_eviction_again_finds_nobody;
+            a_late_close_ends_no_other_session, a_late_open_revives_nothing, an_open_again_renews_nothing,
+            a_late_renew_revives_no_session, a_late_note_never_undoes_a_newer_one,
+            a_repeated_eviction_finds_no_ticket;
         [Cells] a_late_write_never_undoes_a_newer_one, a_late_write_of_another_grant_is_refused;
         [AtLeast] a_late_leave_does_not_lengthen_a_hold;
     )
@@ -147,7 +147,7 @@ async fn a_late_leave_never_ends_a_later_grant(w: World) -> Verdict {
 }
 
 /// I4: closing twice is closing once, and others do not feel it.
-async fn a_late_close_ends_nobody_else(w: World) -> Verdict {
+async fn a_late_close_ends_no_other_session(w: World) -> Verdict {
     let store = w.store().await;
     let (one, two) = (RawSession::open(&store).await, RawSession::open(&store).await);
     one.take("a").await;
@@ -200,7 +200,7 @@ async fn an_open_again_renews_nothing(w: World) -> Verdict {
 }
 
 /// I5: a renewal that was under way when the session was closed.
-async fn a_late_renew_revives_nobody(w: World) -> Verdict {
+async fn a_late_renew_revives_no_session(w: World) -> Verdict {
     let store = w.store().await;
     let raw = RawSession::open(&store).await;
     raw.take("a").await;
@@ -261,7 +261,7 @@ async fn a_late_write_of_another_grant_is_refused(w: World) -> Verdict {
 }
 
 /// An eviction names its ticket, so a copy of it evicts nobody else.
-async fn an_eviction_again_finds_nobody(w: World) -> Verdict {
+async fn a_repeated_eviction_finds_no_ticket(w: World) -> Verdict {
     let store = w.store().await;
     let raw = RawSession::open(&store).await;
     let first = raw.take("a").await;

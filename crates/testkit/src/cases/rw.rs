@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 pub(crate) fn cases() -> Vec<Case> {
     cases!("rw":
         [Shared] readers_hold_it_together, a_writer_is_alone, a_read_is_not_a_licence_to_write,
-            a_lock_is_a_write, an_owner_who_writes_may_read,
+            a_lock_is_a_write, an_owner_with_the_write_lock_may_read,
             a_read_cannot_become_a_write;
         [Shared, Fair] readers_and_writers_never_meet, a_waiting_writer_is_not_starved,
             readers_behind_a_writer_go_together;
@@ -76,7 +76,7 @@ async fn a_lock_is_a_write(w: World) -> Verdict {
 }
 
 /// I9: what an owner holds covers a weaker wish: one ticket, one fence.
-async fn an_owner_who_writes_may_read(w: World) -> Verdict {
+async fn an_owner_with_the_write_lock_may_read(w: World) -> Verdict {
     let keeper = w.keeper().await;
     let writer = keeper.rwlock("a").write().reentrant_as("me").try_now().await?.expect("free");
     let reader = keeper.rwlock("a").read().reentrant_as("me").try_now().await?.expect("covered");

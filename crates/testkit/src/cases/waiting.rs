@@ -23,7 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         [Fair] without_any_hint_they_are_served, noisy_hints_do_no_harm,
             a_late_hint_grants_nothing, a_waiter_outlives_its_session, a_waiter_outlives_an_outage,
             a_wait_ends_in_time_though_the_store_is_silent, one_keeper_has_one_waiting_ticket,
-            a_try_is_busy_while_somebody_waits_here, an_evicted_waiter_enters_at_the_end,
+            a_try_is_busy_while_a_local_task_waits, an_evicted_waiter_enters_at_the_end,
             waiters_hear_how_they_stand, an_expired_holder_gives_way_without_hints;
         [Fair, Wakes] a_hand_over_wakes_the_waiter;
         [] a_try_does_not_wait_for_a_broken_store;
@@ -255,7 +255,7 @@ async fn one_keeper_has_one_waiting_ticket(w: World) -> Verdict {
 }
 
 /// A try does not overtake the tasks that wait in its own process, and sends nothing.
-async fn a_try_is_busy_while_somebody_waits_here(w: World) -> Verdict {
+async fn a_try_is_busy_while_a_local_task_waits(w: World) -> Verdict {
     let (faults, other) = (w.fault_store().await, w.keeper().await);
     let keeper = Keeper::over(faults.store());
     let held = other.lock("a").await?;

@@ -19,7 +19,7 @@ testkit::tests! {
         a_cluster_restored_from_a_snapshot_is_noticed,
         etcdctl_and_we_stand_in_one_line,
         etcdctl_and_we_count_right_together,
-        etcdctl_sees_whom_we_elect;
+        etcdctl_sees_our_leader;
 }
 
 /// Runs `etcdctl` to its end.
@@ -250,7 +250,7 @@ fn read(file: &Path) -> usize {
 }
 
 /// `etcdctl elect` and our election are one: each sees the other's candidate lead.
-async fn etcdctl_sees_whom_we_elect(server: Running) {
+async fn etcdctl_sees_our_leader(server: Running) {
     let keeper = raw(&server).await;
     let term = keeper.election("boss").campaign("we").await.expect("elected");
     let mut observer = Etcdctl::command(&server);

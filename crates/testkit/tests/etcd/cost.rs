@@ -25,7 +25,7 @@ testkit::tests! {
         a_try_on_a_busy_name_is_one_request_and_leaves_nothing,
         a_hand_over_is_one_read,
         in_a_line_a_lock_passes_on_without_a_read,
-        who_has_left_the_line_is_not_passed_the_lock,
+        a_withdrawn_ticket_is_never_granted,
         however_many_wait_in_eight_processes_a_release_wakes_one,
         ten_thousand_locks_are_kept_by_eleven_leases;
 }
@@ -195,7 +195,7 @@ async fn in_a_line_a_lock_passes_on_without_a_read(server: Running) {
 
 /// The holder knows who stands behind it. Of them one gives up, one is evicted, and the session of one
 /// ends: none of that keeps the lock from those behind.
-async fn who_has_left_the_line_is_not_passed_the_lock(server: Running) {
+async fn a_withdrawn_ticket_is_never_granted(server: Running) {
     let holder = keeper(&server).await;
     let first = holder.lock("a").await.expect("free");
     let mut line = queue(&server, &holder, 7).await;

@@ -27,10 +27,10 @@ testkit::tests! {
         a_checked_fence_in_a_long_transaction_costs_no_guard_its_life,
         locked_rows_cost_no_guard_its_life,
         a_locked_line_or_session_costs_no_other_guard_its_life,
-        a_line_that_somebody_sits_on_is_busy_and_holds_up_no_other,
-        a_place_that_somebody_sits_on_keeps_no_holder_from_leaving,
-        a_line_that_somebody_sits_on_keeps_no_session_from_closing,
-        who_comes_while_the_gate_is_made_stands_behind_those_before,
+        a_line_blocked_by_a_transaction_is_busy_and_delays_no_other,
+        a_ticket_row_blocked_by_a_transaction_keeps_no_holder_from_leaving,
+        a_line_blocked_by_a_transaction_keeps_no_session_from_closing,
+        a_ticket_that_comes_while_the_gate_is_made_is_queued_last,
         new_names_that_a_transaction_has_hold_up_no_other;
 }
 
@@ -150,7 +150,7 @@ fn tries(keeper: &Keeper, name: &'static str, stop: &Arc<AtomicBool>, tasks: &mu
 
 /// Who tries for such a name is told that it is taken, and who wants to wait waits on; neither takes away the
 /// connections that others need.
-async fn a_line_that_somebody_sits_on_is_busy_and_holds_up_no_other(server: Running) {
+async fn a_line_blocked_by_a_transaction_is_busy_and_delays_no_other(server: Running) {
     let (one, two, three) = (keeper(&server).await, keeper(&server).await, keeper(&server).await);
     let (mut user, mut witness) = (client(&server).await, client(&server).await);
     let held = one.lock("a").await.expect("free");
@@ -184,7 +184,7 @@ async fn a_line_that_somebody_sits_on_is_busy_and_holds_up_no_other(server: Runn
 
 /// The place of one who waits, and the gaps around it: the lock can be given up all the same, and who comes
 /// then waits on.
-async fn a_place_that_somebody_sits_on_keeps_no_holder_from_leaving(server: Running) {
+async fn a_ticket_row_blocked_by_a_transaction_keeps_no_holder_from_leaving(server: Running) {
     let (one, two, three) = (keeper(&server).await, keeper(&server).await, keeper(&server).await);
     let mut user = client(&server).await;
     let held = one.lock("a").await.expect("free");
@@ -200,7 +200,7 @@ async fn a_place_that_somebody_sits_on_keeps_no_holder_from_leaving(server: Runn
     drop(soon("its turn", third).await.expect("no panic").expect("granted"));
 }
 
-async fn a_line_that_somebody_sits_on_keeps_no_session_from_closing(server: Running) {
+async fn a_line_blocked_by_a_transaction_keeps_no_session_from_closing(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let (mut user, mut witness) = (client(&server).await, client(&server).await);
     let mut held = Vec::new();
@@ -216,7 +216,7 @@ async fn a_line_that_somebody_sits_on_keeps_no_session_from_closing(server: Runn
 }
 
 /// The gate's number cannot be seen while a transaction makes it, and the clock was set back by an hour.
-async fn who_comes_while_the_gate_is_made_stands_behind_those_before(server: Running) {
+async fn a_ticket_that_comes_while_the_gate_is_made_is_queued_last(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let (mut user, mut witness) = (client(&server).await, client(&server).await);
     begin(&mut user).await;

@@ -27,13 +27,13 @@ testkit::tests! {
         what_meets_a_connection_that_was_cut_while_idle_does_not_fail,
         a_late_copy_of_a_try_that_was_told_busy_is_granted_nothing,
         a_contender_goes_on_after_a_try_that_was_closed,
-        an_orderly_restart_is_not_seen_by_those_who_wait,
+        waiters_do_not_notice_an_orderly_restart,
         an_enter_whose_answer_fails_leaves_no_orphan,
-        who_leaves_while_a_poll_is_under_way_is_not_looked_for,
+        a_ticket_that_leaves_during_a_poll_is_not_looked_for,
         fifty_sessions_that_wait_are_one_query,
         a_short_session_does_not_wait_for_what_is_swept,
         an_emptied_database_is_made_anew,
-        who_comes_later_makes_nothing_anew;
+        a_later_client_makes_no_table_anew;
 }
 
 /// The server's URL through this proxy, for this user.
@@ -192,7 +192,7 @@ async fn a_contender_goes_on_after_a_try_that_was_closed(server: Running) {
 }
 
 /// A shutdown in good order tells every client, those too that are just connecting.
-async fn an_orderly_restart_is_not_seen_by_those_who_wait(mut server: Running) {
+async fn waiters_do_not_notice_an_orderly_restart(mut server: Running) {
     let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut workers = tokio::task::JoinSet::new();
     for worker in 0..6 {
@@ -256,7 +256,7 @@ async fn an_enter_whose_answer_fails_leaves_no_orphan(server: Running) {
 }
 
 /// Nobody may be looked for who has left, or the server is asked for ever.
-async fn who_leaves_while_a_poll_is_under_way_is_not_looked_for(server: Running) {
+async fn a_ticket_that_leaves_during_a_poll_is_not_looked_for(server: Running) {
     let (proxy, keeper) = through_a_proxy(&server, Duration::from_secs(600)).await;
     let store = keeper.store().clone();
     let (one, two) = (RawSession::open(&store).await, RawSession::open(&store).await);
@@ -398,7 +398,7 @@ async fn an_emptied_database_is_made_anew(server: Running) {
 }
 
 /// All others wait for the first one, and nobody makes anew what is there.
-async fn who_comes_later_makes_nothing_anew(server: Running) {
+async fn a_later_client_makes_no_table_anew(server: Running) {
     let mut comers = tokio::task::JoinSet::new();
     for comer in 0..8 {
         let url = server.url().to_owned();

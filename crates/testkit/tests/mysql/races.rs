@@ -16,15 +16,15 @@ use tokio::task::JoinSet;
 
 testkit::tests! {
     crate::SERVERS =>
-        who_comes_while_the_holder_leaves_is_served,
+        a_client_that_comes_while_the_holder_leaves_is_served,
         a_transaction_and_guards_take_turns,
-        who_looks_at_a_gate_without_taking_it_lets_it_go;
+        a_look_at_a_gate_keeps_no_row_locked;
 }
 
 /// Two who come and go without a pause meet in every way: one comes while the other takes the free lock,
 /// holds it, or leaves by the plain statement. Nobody is forgotten, and no two are in.
 /// `LOCKKEEPER_RACES` says how many rounds each makes.
-async fn who_comes_while_the_holder_leaves_is_served(server: Running) {
+async fn a_client_that_comes_while_the_holder_leaves_is_served(server: Running) {
     let rounds: usize = env::var("LOCKKEEPER_RACES").map_or(300, |n| n.parse().expect("a number"));
     let mut witness = client(&server).await;
     let (inside, last) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -89,7 +89,7 @@ async fn a_transaction_and_guards_take_turns(server: Running) {
 
 /// A transaction looks at the gate again and again while its holder comes and goes, and never takes it: nothing may
 /// stay locked, in whichever way the two meet, or the holder could not leave before that transaction's end.
-async fn who_looks_at_a_gate_without_taking_it_lets_it_go(server: Running) {
+async fn a_look_at_a_gate_keeps_no_row_locked(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     keeper.lock("a").await.expect("free").release().await.expect("released");
     let looks = "CREATE PROCEDURE look_often(times INT) BEGIN DECLARE got, last BIGINT; \

@@ -9,9 +9,9 @@ use testkit::{trials::WithArgs, world::eventually};
 
 testkit::tests! {
     crate::SERVERS =>
-        who_may_make_no_tables_is_told_which_rights_and_what_else_helps,
+        a_user_without_the_right_to_make_tables_is_told_what_helps,
         missing_rights_are_named_with_the_statement_that_grants_them,
-        all_who_come_first_find_one_store,
+        clients_that_connect_first_together_find_one_store,
         tables_of_a_newer_lockkeeper_are_left_alone,
         a_keeper_connects_while_others_send_bytes_that_are_no_text,
         programs_that_live_shortly_leave_the_dead_not_for_ever;
@@ -64,7 +64,7 @@ async fn worker(server: &Running) {
     user_with(server, "worker", documented()[1]).await;
 }
 
-async fn who_may_make_no_tables_is_told_which_rights_and_what_else_helps(server: Running) {
+async fn a_user_without_the_right_to_make_tables_is_told_what_helps(server: Running) {
     worker(&server).await;
     let url = url_for(&server, "worker");
     let e = Keeper::connect(&url).await.expect_err("no right to make tables").to_string();
@@ -112,7 +112,7 @@ async fn missing_rights_are_named_with_the_statement_that_grants_them(server: Ru
 }
 
 /// Many processes connect to an empty database at once: all of them to the same store.
-async fn all_who_come_first_find_one_store(server: Running) {
+async fn clients_that_connect_first_together_find_one_store(server: Running) {
     let mut comers = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let url = server.url().to_owned();

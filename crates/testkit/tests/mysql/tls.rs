@@ -14,7 +14,7 @@ testkit::tests! {
         with_tls_both_sides_must_be_known,
         without_tls_ca_the_authorities_of_the_machine_are_trusted,
         with_tls_the_address_must_be_that_of_the_certificate,
-        who_must_use_tls_is_told_how;
+        a_client_that_must_use_tls_is_told_how;
     BARE =>
         a_server_that_offers_no_tls_is_not_talked_to_without;
 }
@@ -99,7 +99,7 @@ async fn a_server_that_offers_no_tls_is_not_talked_to_without(server: Running) {
 }
 
 /// A server that takes no plain connection says so to everybody.
-async fn who_must_use_tls_is_told_how(server: Running) {
+async fn a_client_that_must_use_tls_is_told_how(server: Running) {
     use mysql_async::prelude::Queryable;
     let root = format!("mysql://root@127.0.0.1:{}/lockkeeper", server.ports()[0]);
     let mut admin = mysql_async::Conn::from_url(&root).await.expect("connected");

@@ -17,12 +17,12 @@ testkit::tests! {
         a_transaction_that_cannot_see_how_the_lock_stands_is_refused,
         a_refused_transaction_takes_nothing_from_a_holder_that_looks_dead_to_it,
         a_paused_holders_commit_is_refused,
-        who_has_checked_a_fence_is_not_overtaken_before_the_commit,
+        a_checked_fence_is_not_overtaken_before_the_commit,
         a_release_before_the_commit_waits_for_it,
         a_time_zone_changes_no_fence,
-        who_does_not_say_how_long_to_wait_does_not_wait,
+        without_a_wait_time_a_transaction_does_not_wait,
         without_a_transaction_there_is_no_lock_and_no_check,
-        a_transaction_that_takes_over_from_the_dead_holds_nobody_up,
+        a_transaction_that_takes_over_from_the_dead_delays_no_other,
         a_transaction_that_takes_over_from_the_dead_keeps_no_other_name_closed,
         a_transaction_waits_for_the_first_holder_of_a_name_and_keeps_nothing_from_it,
         two_transactions_take_over_two_names_of_one_dead_session;
@@ -154,7 +154,7 @@ async fn abandoned(url: &str) -> Sequencer {
 
 /// The check and the commit are one step: nobody is granted the lock in between, though the session
 /// has expired; renewals of other sessions and other names go on.
-async fn who_has_checked_a_fence_is_not_overtaken_before_the_commit(server: Running) {
+async fn a_checked_fence_is_not_overtaken_before_the_commit(server: Running) {
     let (mut user, mut witness) = (client(&server).await, client(&server).await);
     let (first, second) = (keeper(&server).await, keeper(&server).await);
     let held = first.lock("a").lease(TTL).await.expect("free");
@@ -213,7 +213,7 @@ async fn a_time_zone_changes_no_fence(server: Running) {
     keeper.close().await;
 }
 
-async fn who_does_not_say_how_long_to_wait_does_not_wait(server: Running) {
+async fn without_a_wait_time_a_transaction_does_not_wait(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     let _held = keeper.lock("a").await.expect("free");
     let mut tx = user.start_transaction(at(IsolationLevel::ReadCommitted)).await.expect("begun");
@@ -238,7 +238,7 @@ async fn without_a_transaction_there_is_no_lock_and_no_check(server: Running) {
 
 /// The dead session's row is the transaction's until it ends. Nobody waits for that: who asks for the name
 /// is told that it is busy or stands in line, and others are served.
-async fn a_transaction_that_takes_over_from_the_dead_holds_nobody_up(server: Running) {
+async fn a_transaction_that_takes_over_from_the_dead_delays_no_other(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     abandoned(server.url()).await;
     let mut tx = user.start_transaction(at(IsolationLevel::ReadCommitted)).await.expect("begun");

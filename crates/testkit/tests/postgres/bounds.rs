@@ -10,7 +10,7 @@ testkit::tests! {
         a_sweep_of_many_dead_fits_into_a_small_servers_lock_table,
         a_line_of_many_dead_fits_there_too;
     [HASTY] =>
-        a_long_snapshot_makes_no_hand_over_walk_over_those_before,
+        a_long_snapshot_makes_no_hand_over_walk_over_earlier_tickets,
         looking_at_all_lines_costs_each_of_them_once;
 }
 
@@ -96,7 +96,7 @@ async fn a_line_of_many_dead_fits_there_too(server: Running) {
 }
 
 /// Others' snapshot keeps every ticket of the last hour in the index. Who comes next walks over none of them.
-async fn a_long_snapshot_makes_no_hand_over_walk_over_those_before(server: Running) {
+async fn a_long_snapshot_makes_no_hand_over_walk_over_earlier_tickets(server: Running) {
     keeper(&server).await.close().await;
     let (user, dump) = (User::of(&server).await, User::of(&server).await);
     user.run("SELECT lockkeeper.lk_open('\\x01', 600000000, 0, 'c', 'h', 1, 'p')").await;

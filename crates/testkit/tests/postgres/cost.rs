@@ -17,15 +17,15 @@ testkit::tests! {
         an_uncontended_lock_and_its_release_are_two_calls_and_no_message,
         a_release_is_prepared_while_the_lock_is_held,
         a_hand_over_is_one_call_and_one_message,
-        who_would_stand_in_a_blocked_line_is_told_to_come_again,
+        an_enter_into_a_blocked_line_is_told_to_come_again,
         a_process_that_lives_through_an_upgrade_goes_on_by_functions;
     [crate::support::HASTY] =>
         a_thousand_locks_and_a_thousand_waiters_are_at_most_four_connections;
     [POSTGRES] =>
-        transactions_that_sit_on_rows_cost_nobody_else_its_life,
+        transactions_that_block_rows_end_no_other_session,
         a_blocked_line_holds_up_no_other_line,
         what_was_released_is_free_though_its_line_was_blocked_just_now,
-        many_tries_for_a_blocked_line_hold_up_nobody,
+        many_tries_for_a_blocked_line_delay_no_other,
         a_blocked_line_keeps_no_session_from_closing;
 }
 
@@ -174,7 +174,7 @@ async fn connections(user: &User) -> i64 {
 /// Users' transactions sit on a line's row, on another session's row, on a name and on a checked fence
 /// for longer than several sessions live. Who wants those has to wait or is told that they are busy;
 /// nobody else loses anything. `LOCKKEEPER_SIT=30` says for how many seconds.
-async fn transactions_that_sit_on_rows_cost_nobody_else_its_life(server: Running) {
+async fn transactions_that_block_rows_end_no_other_session(server: Running) {
     let sit = std::env::var("LOCKKEEPER_SIT")
         .map_or(TTL * 3, |s| Duration::from_secs(s.parse().expect("a number")));
     let (keeper, victim) = (keeper(&server).await, keeper(&server).await);
@@ -245,7 +245,7 @@ async fn a_blocked_line_holds_up_no_other_line(server: Running) {
 
 /// A place in such a line cannot be had, and nobody tells when the transaction ends: who would stand there
 /// comes again, ever more rarely, and in no more time than a try takes.
-async fn who_would_stand_in_a_blocked_line_is_told_to_come_again(server: Running) {
+async fn an_enter_into_a_blocked_line_is_told_to_come_again(server: Running) {
     const HURRY: &[&str] = &["lk_hurry() THEN"];
     let mut log = Log::of(&server);
     for pooler in [false, true] {
@@ -288,7 +288,7 @@ async fn what_was_released_is_free_though_its_line_was_blocked_just_now(server: 
 }
 
 /// Everybody sends by one connection: those who try for a line that somebody sits on must not fill it.
-async fn many_tries_for_a_blocked_line_hold_up_nobody(server: Running) {
+async fn many_tries_for_a_blocked_line_delay_no_other(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let held = keeper.lock("b").await.expect("free");
     keeper.lock("a").await.expect("free").release().await.expect("released");

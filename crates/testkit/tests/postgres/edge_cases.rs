@@ -9,7 +9,7 @@ use tokio_postgres::types::ToSql;
 
 testkit::tests! {
     [POSTGRES] =>
-        those_who_wait_for_the_row_see_who_came_before,
+        an_enter_that_waited_for_the_row_sees_the_earlier_tickets,
         a_session_that_expires_while_it_waits_for_the_row_is_over,
         the_dead_stay_dead,
         a_session_whose_renewal_is_about_to_commit_is_not_dead,
@@ -18,14 +18,14 @@ testkit::tests! {
         the_sweep_takes_the_dead_and_leaves_what_was_checked,
         the_schema_is_made_once_however_many_come,
         an_upgrade_of_functions_alone_waits_for_no_transaction,
-        who_never_waits_sweeps_all_the_same,
+        a_client_that_never_waits_sweeps_too,
         a_mark_against_late_copies_outlives_the_sweep,
-        a_sweep_goes_on_where_somebody_else_has_stopped,
-        a_sweep_tells_those_whose_turn_has_come,
-        who_lives_keeps_its_place_in_line,
-        who_comes_without_a_session_leaves_no_ticket,
+        a_sweep_goes_on_where_another_has_stopped,
+        a_sweep_notifies_the_tickets_that_it_granted,
+        a_live_session_keeps_its_place_in_line,
+        an_enter_without_a_session_leaves_no_ticket,
         no_number_is_less_than_one_that_a_line_remembers,
-        a_lock_of_a_session_that_was_just_ended_keeps_nobody_out;
+        a_lock_of_a_session_that_was_just_ended_is_free;
     [CODED] =>
         a_strict_default_isolation_changes_nothing;
 }
@@ -47,7 +47,7 @@ const ENTER: &str = "SELECT o_what FROM lockkeeper.lk_enter('a', '\\x02', '\\x01
 
 /// A statement that waits for a row sees the data as they were before, unless it looks again: two who
 /// come to a locked line at once must not both be granted.
-async fn those_who_wait_for_the_row_see_who_came_before(server: Running) {
+async fn an_enter_that_waited_for_the_row_sees_the_earlier_tickets(server: Running) {
     let user = session(&server, 60_000).await;
     for round in 0..10 {
         let name = format!("n{round}");
@@ -334,7 +334,7 @@ async fn an_upgrade_of_functions_alone_waits_for_no_transaction(server: Running)
 }
 
 /// Programs that never wait for a lock, and those that live too shortly to renew anything, clear away too.
-async fn who_never_waits_sweeps_all_the_same(server: Running) {
+async fn a_client_that_never_waits_sweeps_too(server: Running) {
     let (user, ttl) = (User::of(&server).await, Duration::from_millis(500));
     let keeper = testkit::live::keeper(&server, ttl).await;
     let _held = keeper.lock("a").await.expect("free");
@@ -367,7 +367,7 @@ async fn a_mark_against_late_copies_outlives_the_sweep(server: Running) {
 }
 
 /// Programs come and go, and each sweeps for a moment: the names at the end must have their turn, too.
-async fn a_sweep_goes_on_where_somebody_else_has_stopped(server: Running) {
+async fn a_sweep_goes_on_where_another_has_stopped(server: Running) {
     let user = session(&server, 60_000).await;
     user.run(
         "INSERT INTO lockkeeper.lk_line(name, last, capacity, weight, note)
@@ -381,7 +381,7 @@ async fn a_sweep_goes_on_where_somebody_else_has_stopped(server: Running) {
 }
 
 /// A sweep that takes a hold away whose time has passed may grant the lock to the next in line.
-async fn a_sweep_tells_those_whose_turn_has_come(server: Running) {
+async fn a_sweep_notifies_the_tickets_that_it_granted(server: Running) {
     let user = session(&server, 60_000).await;
     for ticket in 2..=4 {
         user.run(&format!(
@@ -398,7 +398,7 @@ async fn a_sweep_tells_those_whose_turn_has_come(server: Running) {
 }
 
 /// Who sweeps has found a session dead, and a renewal was faster.
-async fn who_lives_keeps_its_place_in_line(server: Running) {
+async fn a_live_session_keeps_its_place_in_line(server: Running) {
     let user = session(&server, 60_000).await;
     user.run(ENTER).await;
     user.run(&ENTER.replace("x02", "x03")).await;
@@ -411,7 +411,7 @@ async fn who_lives_keeps_its_place_in_line(server: Running) {
 }
 
 /// A session that is not there any more is told so, and nothing of it stays in the line.
-async fn who_comes_without_a_session_leaves_no_ticket(server: Running) {
+async fn an_enter_without_a_session_leaves_no_ticket(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     keeper.lock("a").await.expect("free").release().await.expect("held");
     user.run("DELETE FROM lockkeeper.lk_session").await;
@@ -453,7 +453,7 @@ async fn no_number_is_less_than_one_that_a_line_remembers(server: Running) {
 
 /// The plain statement does not look at the session, which was alive a moment ago. If somebody has ended it
 /// since, its lock is one of the dead: the next comer takes it, and the holder is told.
-async fn a_lock_of_a_session_that_was_just_ended_keeps_nobody_out(server: Running) {
+async fn a_lock_of_a_session_that_was_just_ended_is_free(server: Running) {
     let (user, other) = (User::of(&server).await, keeper(&server).await);
     let ttl = Duration::from_secs(6);
     let keeper = Keeper::builder().ttl(ttl).connect(server.url()).await.expect("it answers");

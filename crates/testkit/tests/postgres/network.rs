@@ -20,12 +20,12 @@ testkit::tests! {
         a_host_that_is_silent_hides_no_other,
         callers_do_not_queue_for_a_server_that_is_silent,
         a_dropped_keeper_leaves_no_connection,
-        blocked_lines_behind_a_pooler_cost_nobody_its_life,
+        blocked_lines_behind_a_pooler_end_no_session,
         a_connection_that_only_reads_from_now_on_is_left,
         an_emptied_database_is_made_anew;
     [(POSTGRES, STANDBY)] =>
         the_host_that_can_write_is_found,
-        who_came_to_a_replica_is_served_again_by_the_primary;
+        a_client_of_a_replica_is_served_again_by_the_primary;
     [GERMAN] =>
         a_refusal_in_another_language_is_no_broken_connection;
     [()] =>
@@ -154,7 +154,7 @@ async fn a_dropped_keeper_leaves_no_connection(server: Running) {
 }
 
 /// One request follows the other there, and each waits for a row: a renewal must not stand behind them.
-async fn blocked_lines_behind_a_pooler_cost_nobody_its_life(server: Running) {
+async fn blocked_lines_behind_a_pooler_end_no_session(server: Running) {
     let url = format!("{}?pooler=true", server.url());
     let keeper = Keeper::builder().ttl(SHORT).connect(&url).await.expect("the server answers");
     let user = User::of(&server).await;
@@ -178,7 +178,7 @@ async fn blocked_lines_behind_a_pooler_cost_nobody_its_life(server: Running) {
 
 /// While a failover goes on, new connections may come to a server that only reads. Such a one is left, and
 /// looked for anew until the name leads to the new primary.
-async fn who_came_to_a_replica_is_served_again_by_the_primary(
+async fn a_client_of_a_replica_is_served_again_by_the_primary(
     (server, standby): (Running, Running),
 ) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");

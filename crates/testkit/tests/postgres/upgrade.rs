@@ -25,7 +25,7 @@ testkit::tests! {
         of_many_that_connect_after_an_upgrade_one_runs_the_script,
         the_printed_script_is_run_alone_and_takes_no_layout_back;
     [POSTGRES] =>
-        who_stays_connected_during_an_upgrade_goes_on;
+        a_client_that_stays_connected_during_an_upgrade_goes_on;
 }
 
 /// The schema as its first layout made it.
@@ -154,7 +154,7 @@ async fn change(server: &Running, function: &str) {
     User::of(server).await.run(&sql).await;
 }
 
-async fn who_stays_connected_during_an_upgrade_goes_on(server: Running) {
+async fn a_client_that_stays_connected_during_an_upgrade_goes_on(server: Running) {
     let keeper = Keeper::builder().ttl(Duration::from_secs(3)).connect(server.url()).await;
     let keeper = keeper.expect("the server answers");
     let (held, raw) =

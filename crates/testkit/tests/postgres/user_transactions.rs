@@ -15,13 +15,13 @@ use testkit::{
 testkit::tests! {
     [POSTGRES] =>
         a_lock_in_a_transaction_lives_exactly_as_long,
-        nobody_in_line_is_overtaken_by_a_transaction,
+        a_transaction_overtakes_no_queued_ticket,
         a_paused_holders_commit_is_refused,
         what_was_checked_stays_held_until_the_commit,
-        who_lost_its_lock_to_a_transaction_stays_dead,
+        a_session_that_lost_its_lock_to_a_transaction_stays_dead,
         a_transaction_that_takes_over_from_the_dead_keeps_no_other_name_closed,
         a_fence_is_not_checked_by_an_old_snapshot,
-        who_comes_after_a_transaction_has_the_greater_number,
+        a_grant_after_a_transaction_has_the_greater_fence,
         sequencers_are_checked_as_text_too,
         a_lock_in_a_strict_transaction_is_refused_with_the_reason,
         another_schema_is_another_store,
@@ -57,7 +57,7 @@ async fn a_lock_in_a_transaction_lives_exactly_as_long(server: Running) {
     keeper.close().await;
 }
 
-async fn nobody_in_line_is_overtaken_by_a_transaction(server: Running) {
+async fn a_transaction_overtakes_no_queued_ticket(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let held = one.lock("a").await.expect("free");
     let waiter = tokio::spawn(two.lock("a").into_future());
@@ -141,7 +141,7 @@ async fn what_was_checked_stays_held_until_the_commit(server: Running) {
 
 /// A transaction that takes the lock of a dead holder ends that session: no renewal that comes late
 /// makes the grant valid again beside it.
-async fn who_lost_its_lock_to_a_transaction_stays_dead(server: Running) {
+async fn a_session_that_lost_its_lock_to_a_transaction_stays_dead(server: Running) {
     let user = User::of(&server).await;
     let one = keeper(&server).await;
     let held = one.lock("a").lease(Duration::from_millis(300)).await.expect("free");
@@ -227,7 +227,7 @@ async fn a_fence_is_not_checked_by_an_old_snapshot(server: Running) {
 }
 
 /// An enter that waits for its row while a transaction has the lock draws a greater number than that.
-async fn who_comes_after_a_transaction_has_the_greater_number(server: Running) {
+async fn a_grant_after_a_transaction_has_the_greater_fence(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     one.lock("a").await.expect("free").release().await.expect("released");
     let (sitter, user) = (User::of(&server).await, User::of(&server).await);

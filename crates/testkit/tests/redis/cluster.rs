@@ -16,7 +16,7 @@ use testkit::{
 testkit::tests! {
     [servers::REDIS_CLUSTER] =>
         a_node_that_restarts_empty_ends_the_sessions_that_it_knew,
-        who_flushes_one_node_ends_the_sessions_that_it_knew,
+        a_flush_of_one_node_ends_the_sessions_that_it_knew,
         a_crowd_is_served_on_when_each_node_has_been_killed_once,
         what_a_follower_missed_is_lost_though_no_connection_breaks,
         a_follower_takes_over_from_a_node_that_dies,
@@ -102,7 +102,7 @@ async fn a_node_that_restarts_empty_ends_the_sessions_that_it_knew(mut server: R
     }
 }
 
-async fn who_flushes_one_node_ends_the_sessions_that_it_knew(server: Running) {
+async fn a_flush_of_one_node_ends_the_sessions_that_it_knew(server: Running) {
     let keeper = keeper(&server).await;
     let guards = take_many(&keeper).await;
     Witness::at(server.ports()[2]).await.command(&["FLUSHALL"]).await;

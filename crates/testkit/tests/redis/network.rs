@@ -12,10 +12,10 @@ use testkit::world::{eventually, soon};
 testkit::tests! {
     [servers::REDIS] =>
         a_connection_that_hangs_is_replaced_before_its_locks_are_lost,
-        many_who_ask_an_unreachable_server_wait_together_not_one_after_the_other,
+        requests_to_an_unreachable_server_fail_together_not_one_after_the_other,
         what_keeps_a_client_out_is_said_once_with_the_address_or_the_remedy;
     [servers::REDIS_SENTINEL, servers::REDIS_CLUSTER] =>
-        a_silent_address_in_the_url_does_not_keep_anybody_out;
+        a_silent_address_in_the_url_keeps_no_client_out;
 }
 
 fn url(proxy: &FaultProxy) -> String {
@@ -38,7 +38,7 @@ async fn a_connection_that_hangs_is_replaced_before_its_locks_are_lost(server: R
 
 /// However many ask while the server cannot be reached, each is told so soon: they do not queue for
 /// an attempt of their own.
-async fn many_who_ask_an_unreachable_server_wait_together_not_one_after_the_other(server: Running) {
+async fn requests_to_an_unreachable_server_fail_together_not_one_after_the_other(server: Running) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let keeper = Keeper::connect(&url(&proxy)).await.expect("the server answers");
     // What there is breaks; new connections are accepted, and nothing comes of them.
@@ -60,7 +60,7 @@ async fn many_who_ask_an_unreachable_server_wait_together_not_one_after_the_othe
 }
 
 /// One of the addresses in the URL accepts connections and never says a word.
-async fn a_silent_address_in_the_url_does_not_keep_anybody_out(server: Running) {
+async fn a_silent_address_in_the_url_keeps_no_client_out(server: Running) {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("an address").port();
     let url = server.url().replacen("://", &format!("://127.0.0.1:{port},"), 1);

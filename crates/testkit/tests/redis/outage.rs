@@ -18,7 +18,7 @@ use testkit::{
 testkit::tests! {
     [servers::REDIS] =>
         a_server_that_restarts_empty_loses_locks_and_never_fences,
-        who_flushes_the_data_ends_the_locks_in_it,
+        a_flush_of_the_data_ends_the_locks_in_it,
         clients_from_before_and_after_a_flush_know_each_others_locks,
         a_session_whose_key_was_evicted_is_compared_once_and_then_trusted,
         a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters,
@@ -44,7 +44,7 @@ async fn a_server_that_restarts_with_its_data_keeps_the_locks(server: Running) {
     crashes_and_remembers(server).await;
 }
 
-async fn who_flushes_the_data_ends_the_locks_in_it(server: Running) {
+async fn a_flush_of_the_data_ends_the_locks_in_it(server: Running) {
     let (keeper, mut witness) = (keeper(&server).await, Witness::of(&server).await);
     let held = keeper.lock("a").await.expect("free");
     witness.command(&["FLUSHALL"]).await;

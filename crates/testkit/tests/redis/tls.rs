@@ -20,8 +20,8 @@ testkit::tests! {
         a_plain_connection_to_a_port_with_tls_ends_in_an_error,
         the_password_can_come_from_a_file,
         a_wrong_password_is_denied_and_not_repeated,
-        who_lacks_a_right_is_told_which,
-        who_lacks_a_right_within_a_script_is_denied,
+        a_user_without_a_right_is_told_which,
+        a_user_without_a_right_within_a_script_is_denied,
         keys_of_others_are_out_of_reach,
         nothing_shows_the_password,
         the_documented_rights_are_those_of_the_tests,
@@ -162,7 +162,7 @@ async fn a_wrong_password_is_denied_and_not_repeated(g: Guarded) -> Result<()> {
     Ok(())
 }
 
-async fn who_lacks_a_right_is_told_which(g: Guarded) -> Result<()> {
+async fn a_user_without_a_right_is_told_which(g: Guarded) -> Result<()> {
     for right in ["info", "evalsha"] {
         g.admin(&format!("ACL SETUSER lockkeeper -{right}")).await?;
         let e = refusal(&g.url()).await?;
@@ -177,7 +177,7 @@ async fn who_lacks_a_right_is_told_which(g: Guarded) -> Result<()> {
     Ok(())
 }
 
-async fn who_lacks_a_right_within_a_script_is_denied(g: Guarded) -> Result<()> {
+async fn a_user_without_a_right_within_a_script_is_denied(g: Guarded) -> Result<()> {
     for right in ["zadd", "hset", "time"] {
         g.admin(&format!("ACL SETUSER lockkeeper -{right}")).await?;
         let e = refusal(&g.url()).await?;

@@ -14,9 +14,9 @@ testkit::tests! {
         a_lock_is_two_packets_at_once_and_its_release_another,
         a_try_on_a_taken_lock_only_reads,
         a_hand_over_wakes_one_waiter_which_reads_once,
-        a_release_wakes_one_of_all_who_wait_in_many_processes,
+        a_release_wakes_one_of_all_waiters_in_many_processes,
         a_released_permit_wakes_no_more_than_there_are_permits,
-        whoever_is_kept_out_by_very_many_watches_the_line,
+        a_waiter_behind_very_many_watches_the_line,
         thousands_of_locks_are_a_renewal_of_two_packets_for_a_few_sessions,
         long_names_are_spread_over_several_sessions;
 }
@@ -93,7 +93,7 @@ const PROCESSES: usize = 8;
 
 /// Polls cannot be told from what a wake-up causes, but the server counts whom it tells.
 /// `LOCKKEEPER_WAITERS=800` makes the crowd as great as one likes.
-async fn a_release_wakes_one_of_all_who_wait_in_many_processes(server: Running) {
+async fn a_release_wakes_one_of_all_waiters_in_many_processes(server: Running) {
     let (each, holder) = (number("LOCKKEEPER_WAITERS", 64) / PROCESSES, keeper(&server).await);
     let mut held = Some(holder.lock("a").await.expect("free"));
     let program = Path::new(env!("CARGO_BIN_EXE_taker"));
@@ -152,7 +152,7 @@ async fn a_released_permit_wakes_no_more_than_there_are_permits(server: Running)
 }
 
 /// Watches on all of them would be more than the line is worth.
-async fn whoever_is_kept_out_by_very_many_watches_the_line(server: Running) {
+async fn a_waiter_behind_very_many_watches_the_line(server: Running) {
     let (holder, waiter) = (keeper(&server).await, keeper_at(server.url(), LONG).await);
     let mut held = Vec::new();
     for _ in 0..40 {

@@ -15,9 +15,9 @@ testkit::tests! {
         a_guard_tells_the_times_that_a_server_of_short_sessions_grants;
     [ZOOKEEPER] =>
         a_creation_whose_answer_is_lost_is_found_again,
-        a_creation_that_nobody_wants_any_more_leaves_no_orphan,
+        a_cancelled_creation_leaves_no_orphan,
         a_waiter_whose_session_died_enters_again_at_once,
-        who_is_cut_off_gives_up_before_the_next_one_is_served;
+        a_holder_that_is_cut_off_gives_up_before_the_next_grant;
 }
 
 /// TTL and lock-delay both give way, and together they are what the server keeps the session for.
@@ -52,7 +52,7 @@ async fn a_creation_whose_answer_is_lost_is_found_again(server: Running) {
     assert_eq!(tickets(witness.store()).await, 0);
 }
 
-async fn a_creation_that_nobody_wants_any_more_leaves_no_orphan(server: Running) {
+async fn a_cancelled_creation_leaves_no_orphan(server: Running) {
     let (proxy, keeper, witness) = through_a_proxy(&server).await;
     for severed in [false, true] {
         proxy.hold_answers();
@@ -134,7 +134,7 @@ async fn a_waiter_whose_session_died_enters_again_at_once(server: Running) {
 }
 
 /// The server lets a session live for longer than its owner believes in it.
-async fn who_is_cut_off_gives_up_before_the_next_one_is_served(server: Running) {
+async fn a_holder_that_is_cut_off_gives_up_before_the_next_grant(server: Running) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let url = format!("zookeeper://127.0.0.1:{}", proxy.port());
     let there = keeper_at(&url, Duration::from_secs(2)).await;
