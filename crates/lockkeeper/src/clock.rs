@@ -1,4 +1,4 @@
-//! The one place that reads clocks and sleeps.
+//! The one place that reads clocks, sleeps and sets timers.
 //!
 //! Leases are measured on a clock that goes on while the machine is suspended
 //! (`CLOCK_BOOTTIME`): a laptop that wakes up must not believe in a lock that others have taken
@@ -181,6 +181,13 @@ pub(crate) fn pause_thread(duration: Duration) {
 
 async fn nap(duration: Duration) {
     tokio::time::sleep(duration.min(NAP_MAX)).await;
+}
+
+/// Limits the wait for an answer, by the runtime's timer, which stands still during a suspend. The end of a lease is never
+/// measured by it: that is a [`Moment`].
+#[cfg(feature = "_network")]
+pub(crate) fn timeout<F: Future>(patience: Duration, answer: F) -> tokio::time::Timeout<F> {
+    tokio::time::timeout(patience, answer)
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]

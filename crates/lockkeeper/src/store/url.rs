@@ -454,7 +454,7 @@ mod tests {
     async fn what_only_looks_like_a_path_is_refused() {
         for url in ["sqlite:", "sqlite::memory:", "sqlite:~/a.db", "sqlite:file:a.db"] {
             let e = error(url).await;
-            assert!(matches!(super::absolute(url), Err(Error::url(_))), "{url}");
+            assert!(matches!(super::absolute(url), Err(Error::Url(_))), "{url}");
             assert!(e.contains("path") || e.contains("memory://NAME"), "{url}: {e}");
         }
     }

@@ -66,12 +66,12 @@ fn certificates(pem: &[u8], option: &str) -> Result<Vec<CertificateDer<'static>>
 
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod wire {
+    use crate::clock::timeout;
     use rustls::pki_types::ServerName;
     use std::{io, net::SocketAddr, time::Duration};
     use tokio::{
         io::{AsyncRead, AsyncWrite},
         net::{TcpStream, lookup_host},
-        time::timeout,
     };
     use tokio_rustls::TlsConnector;
 

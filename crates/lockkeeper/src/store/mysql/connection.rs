@@ -27,7 +27,6 @@ use std::{
 use tokio::{
     net::lookup_host,
     sync::{Semaphore, SemaphorePermit},
-    time::timeout,
 };
 
 /// For how long a request may take. When it is over the request may still be carried out.
@@ -204,7 +203,7 @@ impl Pool {
         if let Ok(permit) = self.permits.try_acquire() {
             return Ok(permit);
         }
-        match timeout(QUEUE, self.permits.acquire()).await {
+        match crate::clock::timeout(QUEUE, self.permits.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => {
                 let what = format!("the server did not get to this request within {QUEUE:?}");
@@ -329,7 +328,7 @@ impl Connections {
         let answer = {
             // Pinned in place, because the future is large to move.
             let run = pin!(connection.run(sql, params));
-            timeout(limit, run).await
+            crate::clock::timeout(limit, run).await
         };
         unanswered.since = None;
         match answer {
@@ -363,7 +362,7 @@ impl Connections {
     }
 
     async fn connect_driver(&self) -> StoreResult<Conn> {
-        match timeout(CONNECT, self.connect_to_any()).await {
+        match crate::clock::timeout(CONNECT, self.connect_to_any()).await {
             Ok(made) => made.map_err(error::connect_error),
             Err(_) => {
                 let what = format!("cannot connect within {CONNECT:?}");
@@ -387,7 +386,7 @@ impl Connections {
         let mut failed = io::Error::from(io::ErrorKind::TimedOut).into();
         for address in addresses {
             let opts = OptsBuilder::from_opts(self.opts.clone()).resolved_ips(Some([address]));
-            match timeout(share, Conn::new(opts)).await {
+            match crate::clock::timeout(share, Conn::new(opts)).await {
                 Ok(Ok(driver)) => return Ok(driver),
                 Ok(Err(e)) => failed = e,
                 Err(_) => {}
@@ -448,13 +447,13 @@ impl Dedicated {
                 false => self.driver.exec(sql, Params::Positional(params)).await,
             }
         };
-        match timeout(self.limit, answer).await {
+        match crate::clock::timeout(self.limit, answer).await {
             Ok(answer) => answer.map_err(error::error),
             Err(_) => Err(no_answer(self.limit)),
         }
     }
 
     pub(super) async fn end(self) {
-        let _ = timeout(SILENCE, self.driver.disconnect()).await;
+        let _ = crate::clock::timeout(SILENCE, self.driver.disconnect()).await;
     }
 }

@@ -130,7 +130,7 @@ impl State {
         let mut failed: Option<StoreError> = None;
         for at in (0..hosts.len()).map(|n| (first + n) % hosts.len()) {
             let (host, port) = &hosts[at];
-            let made = tokio::time::timeout(each, self.connect_to(number, host, *port)).await;
+            let made = crate::clock::timeout(each, self.connect_to(number, host, *port)).await;
             let e = match made {
                 Ok(Ok(live)) => {
                     self.first_host.store(at, Ordering::Relaxed);
@@ -280,7 +280,7 @@ impl Connection {
         let unanswered = Unanswered::new(self, &live);
         // Pinned in place, because the future is large to move.
         let sent = pin!(live.send(call, values));
-        let answer = tokio::time::timeout(REQUEST, sent).await;
+        let answer = crate::clock::timeout(REQUEST, sent).await;
         self.answered(unanswered, answer, REQUEST)
     }
 
@@ -291,7 +291,7 @@ impl Connection {
             return Err(unreachable("the connection broke".to_owned()));
         };
         let unanswered = Unanswered::new(self, &live);
-        let answer = tokio::time::timeout(within, live.client.batch_execute(sql)).await;
+        let answer = crate::clock::timeout(within, live.client.batch_execute(sql)).await;
         self.answered(unanswered, answer, within)
     }
 

@@ -160,7 +160,7 @@ impl State {
             return Err(unreachable(format!("cannot connect to {}", self.addresses)));
         }
         let number = self.attempts.fetch_add(1, Ordering::Relaxed) + 1;
-        let live = match tokio::time::timeout(CONNECT, self.connect(number)).await {
+        let live = match crate::clock::timeout(CONNECT, self.connect(number)).await {
             Ok(Ok(live)) => live,
             Ok(Err(e)) => return Err(unconnected(&e, &self.addresses)),
             Err(_) => {
@@ -353,7 +353,7 @@ impl Connection {
         }
         let sent = self.0.clock.now();
         let mut pending = PendingRequest { connection: self, number, sent, is_over: false };
-        let reply = tokio::time::timeout(SILENCE, request).await;
+        let reply = crate::clock::timeout(SILENCE, request).await;
         pending.is_over = true;
         reply.map_or_else(
             |_| {

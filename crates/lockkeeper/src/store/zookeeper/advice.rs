@@ -22,7 +22,7 @@ pub(super) struct Fact {
 /// The facts about the servers that answer.
 pub(super) async fn facts(ensemble: &Ensemble) -> Vec<Fact> {
     let asks = 0..ensemble.servers.len();
-    let asks = asks.map(|at| tokio::time::timeout(ANSWER_TIMEOUT, ask(ensemble, at)));
+    let asks = asks.map(|at| crate::clock::timeout(ANSWER_TIMEOUT, ask(ensemble, at)));
     let answers = join::all(asks).await;
     answers.into_iter().filter_map(|answer| fact(&answer.ok()?.ok()?)).collect()
 }

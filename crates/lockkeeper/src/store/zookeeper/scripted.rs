@@ -32,7 +32,7 @@ impl Server {
 
     /// A connection whose handshake was read and not answered.
     pub(super) async fn accept_unanswered(&self) -> ClientConnection {
-        let accepted = tokio::time::timeout(REQUEST_TIMEOUT, self.0.accept()).await;
+        let accepted = crate::clock::timeout(REQUEST_TIMEOUT, self.0.accept()).await;
         let mut client = ClientConnection(accepted.expect("a client connects").unwrap().0);
         client.frame().await;
         client
@@ -102,7 +102,7 @@ impl ClientConnection {
             self.0.read_exact(&mut frame).await.unwrap();
             frame
         };
-        tokio::time::timeout(REQUEST_TIMEOUT, read).await.expect("the client sends a request")
+        crate::clock::timeout(REQUEST_TIMEOUT, read).await.expect("the client sends a request")
     }
 
     pub(super) async fn welcome(&mut self, timeout: i32, session: i64) {

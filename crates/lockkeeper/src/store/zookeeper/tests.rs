@@ -16,11 +16,9 @@ use crate::{
     error::{ErrorKind, Outcome},
     model::{
         name::Name,
-        ticket::{Mode, Owner, Place, SessionId, TicketId},
+        ticket::{Mode, Place, SessionId, TicketId},
     },
-    store::{
-        Enter, Entered, Hints, Leave, Left, Manner, Open, PollScope, Renewal, Store as _, Terms,
-    },
+    store::{Enter, Entered, Hints, Leave, Left, Manner, PollScope, Renewal, Store as _, Terms},
 };
 use std::{
     sync::{Arc, Mutex},
@@ -348,7 +346,7 @@ async fn a_session_that_was_dropped_is_not_connected_again() {
             drop(attempt);
         }
     }
-    let more = tokio::time::timeout(SHORT * 3, server.accept_unanswered()).await;
+    let more = crate::clock::timeout(SHORT * 3, server.accept_unanswered()).await;
     assert!(more.is_err(), "it connects again");
 }
 

@@ -180,7 +180,7 @@ impl Client {
         let (request, codec) = (self.request(path, request), ProstCodec::<Q, A>::default());
         let mut endpoint = self.endpoint(epoch);
         let answer = endpoint.unary(request, PathAndQuery::from_static(path), codec);
-        let answer = match tokio::time::timeout(patience, answer).await {
+        let answer = match crate::clock::timeout(patience, answer).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) => Err(Failure::from(&status)),
             Err(_) => Err(Failure::silence(patience)),

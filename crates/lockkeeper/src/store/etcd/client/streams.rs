@@ -113,6 +113,6 @@ impl Client {
 }
 
 async fn bounded<T>(answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let answer = tokio::time::timeout(REQUEST, answer).await;
+    let answer = crate::clock::timeout(REQUEST, answer).await;
     answer.unwrap_or_else(|_| Err(Failure::silence(REQUEST)))
 }

@@ -4,6 +4,7 @@
 //! reads the answer. Every task between the two would cost a lock more than all that lockkeeper does
 //! for it.
 
+use crate::clock::timeout;
 use crate::{
     clock::Clock,
     store::common::tls::{Stream, dial, late},
@@ -25,7 +26,7 @@ use std::{
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
-use tokio::{sync::watch, time::timeout};
+use tokio::sync::watch;
 use tokio_rustls::TlsConnector;
 use tonic::{body::Body, client::GrpcService};
 

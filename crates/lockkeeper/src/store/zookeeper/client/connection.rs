@@ -385,7 +385,7 @@ mod tests {
         }
         let mut came = vec![0; wanted.len()];
         let reading = theirs.read_exact(&mut came);
-        tokio::time::timeout(Duration::from_millis(1), reading).await.unwrap().unwrap();
+        crate::clock::timeout(Duration::from_millis(1), reading).await.unwrap().unwrap();
         assert_eq!(came, wanted);
     }
 }

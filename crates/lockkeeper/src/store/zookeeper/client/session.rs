@@ -276,7 +276,7 @@ impl Shared {
             (at, state.identity.clone())
         };
         let handshake = self.shake_hands(at, &identity);
-        let handshake = tokio::time::timeout(self.settings.answer_timeout, handshake).await;
+        let handshake = crate::clock::timeout(self.settings.answer_timeout, handshake).await;
         match handshake.unwrap_or_else(|_| Err(io::Error::other("it does not answer"))) {
             Ok((stream, Handshaken::Accepted(response))) => {
                 self.install(at, stream, response).map(Some)
