@@ -2,6 +2,7 @@
 
 mod code;
 mod rules;
+mod words;
 
 use std::fmt;
 use std::fs;
@@ -38,7 +39,7 @@ pub(crate) fn run() -> Result<ExitCode> {
 fn check(root: &Path) -> Result<Vec<Problem>> {
     let mut problems = Vec::new();
     for path in files(root)? {
-        // Listed files may be gone from the work tree, and pictures are nobody's prose.
+        // Listed files may be gone from the work tree, and pictures are no prose.
         let Ok(text) = fs::read_to_string(root.join(&path)) else { continue };
         problems.extend(check_file(&path, &text));
     }

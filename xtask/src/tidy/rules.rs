@@ -1,18 +1,19 @@
 //! The rules, each a small function over one file.
 
 use super::code::{code_only, is_word};
+use super::words::the_actor_is_named;
 
 const MOST_LINES: usize = 600;
 
-/// The one place of the library that may read clocks and sleep; all else is given a clock, and so
-/// can be tested without waiting.
+/// The one place of the library that may read clocks, sleep and limit a wait; all else is given a clock or asks this
+/// one, and so can be tested without waiting.
 const CLOCK: &str = "crates/lockkeeper/src/clock.rs";
 const LIBRARY: &str = "crates/lockkeeper/src/";
 
 /// A file, as the rules see it.
 pub(super) struct Source<'a> {
-    path: &'a str,
-    text: &'a str,
+    pub(super) path: &'a str,
+    pub(super) text: &'a str,
     /// Without comments and literals; empty if this is not Rust.
     code: String,
 }
@@ -39,9 +40,10 @@ pub(super) const RULES: &[Rule] = &[
     no_test_is_ignored,
     no_trailing_space,
     no_tabs,
-    only_the_clock_sleeps,
+    only_the_clock_waits,
     only_the_clock_tells_time,
     lints_are_inherited,
+    the_actor_is_named,
 ];
 
 fn files_are_short(source: &Source<'_>) -> Vec<Breach> {
@@ -74,15 +76,14 @@ fn no_tabs(source: &Source<'_>) -> Vec<Breach> {
     breaches(text, "a tab: indent with spaces, write \\t in strings", |line| line.contains('\t'))
 }
 
-fn only_the_clock_sleeps(source: &Source<'_>) -> Vec<Breach> {
+fn only_the_clock_waits(source: &Source<'_>) -> Vec<Breach> {
     if !source.must_not_touch_time() {
         return Vec::new();
     }
-    let what = "a sleep outside of clock.rs: ask the clock";
-    let calls = ["time::sleep", "time::sleep_until", "thread::sleep"];
+    let what = "a sleep or a timer outside of clock.rs: ask the clock";
     let mut found =
-        breaches(&source.code, what, |line| calls.iter().any(|call| mentions(line, call)));
-    found.extend(imports_of_sleep(&source.code).map(|line| (line, what)));
+        breaches(&source.code, what, |line| TIMERS.iter().any(|timer| calls(line, timer)));
+    found.extend(imports_of_timers(&source.code).map(|line| (line, what)));
     found.sort_unstable();
     found.dedup();
     found
@@ -125,15 +126,23 @@ fn mentions(text: &str, phrase: &str) -> bool {
     })
 }
 
-/// The lines of `use` declarations that bring in a sleep by its bare name.
-fn imports_of_sleep(code: &str) -> impl Iterator<Item = usize> {
+/// What waits for a moment, in the modules `time` of tokio and `thread` of the standard library.
+const TIMERS: [&str; 5] = ["sleep", "sleep_until", "timeout", "timeout_at", "interval"];
+
+/// Whether this line calls the timer by its module's name.
+fn calls(line: &str, timer: &str) -> bool {
+    ["time", "thread"].iter().any(|module| mentions(line, &format!("{module}::{timer}")))
+}
+
+/// The lines of `use` declarations that bring in a timer by its bare name.
+fn imports_of_timers(code: &str) -> impl Iterator<Item = usize> {
     let ends = code.match_indices(';').map(|(end, _)| end);
     let declarations = ends.filter_map(|end| Some((code[..end].rfind("use ")?, end)));
     declarations.filter_map(|(start, end)| {
         let declaration = &code[start..end];
         let of_time = mentions(declaration, "time") || mentions(declaration, "thread");
-        let of_sleep = mentions(declaration, "sleep") || mentions(declaration, "sleep_until");
-        let is_one = !declaration.contains(';') && of_time && of_sleep;
+        let of_timer = TIMERS.iter().any(|timer| mentions(declaration, timer));
+        let is_one = !declaration.contains(';') && of_time && of_timer;
         is_one.then(|| code[..start].lines().count() + 1)
     })
 }
@@ -184,22 +193,23 @@ mod tests {
     }
 
     #[test]
-    fn sleeps_are_found_in_the_library() {
-        let calls = "tokio::time::sleep(d).await;\nstd::thread::sleep(d);\nclock.sleep(d).await;\n";
-        assert_eq!(lines(only_the_clock_sleeps, "crates/lockkeeper/src/a.rs", calls), [1, 2]);
-        assert!(lines(only_the_clock_sleeps, CLOCK, calls).is_empty());
-        assert!(lines(only_the_clock_sleeps, "crates/testkit/src/a.rs", calls).is_empty());
+    fn sleeps_and_timers_are_found_in_the_library() {
+        let calls = "tokio::time::sleep(d).await;\nstd::thread::sleep(d);\nclock.sleep(d).await;\n\
+                     time::timeout(d, f).await;\nclock::timeout(d, f).await;\n";
+        assert_eq!(lines(only_the_clock_waits, "crates/lockkeeper/src/a.rs", calls), [1, 2, 4]);
+        assert!(lines(only_the_clock_waits, CLOCK, calls).is_empty());
+        assert!(lines(only_the_clock_waits, "crates/testkit/src/a.rs", calls).is_empty());
     }
 
     #[test]
-    fn imported_sleeps_are_found() {
+    fn imported_timers_are_found() {
         let path = "crates/lockkeeper/src/store/a.rs";
-        let imports = "use a::b;\nuse tokio::time::{\n    timeout, sleep,\n};\nuse c::d;\n";
-        assert_eq!(lines(only_the_clock_sleeps, path, imports), [2]);
+        let imports = "use a::b;\nuse tokio::time::{\n    Duration, sleep,\n};\nuse c::d;\n";
+        assert_eq!(lines(only_the_clock_waits, path, imports), [2]);
         let once = "use tokio::time::sleep_until;\n";
-        assert_eq!(lines(only_the_clock_sleeps, path, once), [1]);
-        let other = "use tokio::time::{timeout, Sleep};\nlet sleep = time;\n";
-        assert!(lines(only_the_clock_sleeps, path, other).is_empty());
+        assert_eq!(lines(only_the_clock_waits, path, once), [1]);
+        let other = "use tokio::time::{Timeout, Sleep};\nlet sleep = time;\n";
+        assert!(lines(only_the_clock_waits, path, other).is_empty());
     }
 
     #[test]
