@@ -1,4 +1,4 @@
-//! `cargo xtask stores`: servers for people who want to try something out.
+//! `cargo xtask stores`: servers to try something out with.
 
 use std::fs;
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ fn describe(state: &Detached) -> String {
     format!("{} (pid {})", state.url, pids.join(", "))
 }
 
-/// Always the same, wherever cargo builds: whoever stops a store must find what another started.
+/// Always the same, wherever cargo builds: `stores down` must find what `stores up` started.
 fn folder(recipe: &Recipe) -> PathBuf {
     workspace::root().join("target/stores").join(recipe.name)
 }

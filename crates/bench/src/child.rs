@@ -1,7 +1,7 @@
 //! Processes that this program starts from itself, each with a role.
 //!
 //! A child says one JSON value per line; the first one means that it is ready. It works between
-//! two moments that it is told, so it also ends when nobody waits for it any more.
+//! two moments that it is told, so it also ends when its parent is gone.
 
 use crate::{
     benches::{
@@ -34,7 +34,7 @@ pub(crate) enum Role {
     Wake(Wake),
     /// Takes messages from a server.
     Subscriber(Subscriber),
-    /// Waits for a lock that nobody releases.
+    /// Waits for a lock that is never released.
     Idler(Idler),
     /// Holds many locks.
     Holder(Holder),

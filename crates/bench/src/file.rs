@@ -75,7 +75,7 @@ pub(crate) async fn keeper(path: &Path) -> Result<Keeper> {
     keeper_over(Keeper::builder(), store(path)?).await
 }
 
-/// A keeper over this store, its session open, so that nobody measures the opening.
+/// A keeper over this store, its session open, so that the opening is not measured.
 pub(crate) async fn keeper_over(builder: Builder, store: impl lockkeeper::Store) -> Result<Keeper> {
     let keeper = builder.over(store)?;
     keeper.lock(format!("warm-up/{}", std::process::id())).await?.release().await?;

@@ -25,7 +25,7 @@ use clap::Parser as _;
 use report::Report;
 use std::process::ExitCode;
 
-/// The exit code when a target was missed and somebody wanted to know.
+/// The exit code when a target was missed and the caller asked for a check.
 const MISSED: u8 = 1;
 
 fn main() -> ExitCode {

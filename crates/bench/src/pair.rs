@@ -22,7 +22,7 @@ const SLICE: Duration = Duration::from_millis(50);
 
 /// Something that can be taken and released.
 pub(crate) trait Pair: Send + 'static {
-    /// Takes a lock that nobody else wants, and releases it.
+    /// Takes an uncontended lock, and releases it.
     fn pair(&mut self) -> impl Future<Output = Result<()>> + Send;
 }
 
@@ -69,7 +69,7 @@ impl Pair for StoreAlone {
     }
 }
 
-/// Opens a session that nobody has to renew.
+/// Opens a session that needs no renewal.
 pub(crate) async fn open(store: &AnyStore) -> Result<SessionId> {
     let (session, lock_delay) = (SessionId::random(), Duration::ZERO);
     let owner = Owner::this_process();
@@ -129,7 +129,7 @@ pub(crate) async fn in_turns<A: Pair, B: Pair>(a: A, b: B, time: Duration) -> Re
     while now() < until || a.slices.len() < 2 {
         a.run(slice).await?;
         b.run(slice).await?;
-        // Whoever comes second pays for what the first has left to do.
+        // The side that comes second pays for what the first has left to do.
         b.run(slice).await?;
         a.run(slice).await?;
     }

@@ -53,7 +53,7 @@ pub const ETCD_CLUSTER: Recipe = Recipe {
     ..ETCD
 };
 
-/// A single member that lets nobody in without a certificate.
+/// A single member that refuses clients without a certificate.
 ///
 /// Its only node is `etcd-1`. Its ports are the clients', the members', and one that tells without TLS
 /// how it is. Below the sandbox's folder lie `ca.pem`, `client.pem`, `client.key`, and `stranger.pem`,

@@ -92,7 +92,7 @@ impl FaultProxy {
         self.state.silences.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Leads new connections to another local port. Those that there are stay where they are.
+    /// Leads new connections to another local port. Existing connections stay where they are.
     pub fn lead_to(&self, port: u16) {
         self.state.to.store(port, Ordering::SeqCst);
     }
@@ -167,7 +167,7 @@ fn pass(
     closed: impl Fn() -> bool,
     delay: impl Fn() -> Duration,
 ) {
-    // Whoever is at the other end sees the end of the connection too.
+    // The peer at the other end sees the end of the connection too.
     let _ = pass_on(from, to, broken, closed, delay);
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);

@@ -75,7 +75,7 @@ fn lacking(recipe: &Recipe, error: &anyhow::Error) -> Unavailable {
 pub(crate) struct Apt {
     updated: OnceCell<Result<(), String>>,
     _policy: Option<Policy>,
-    /// Dropped last: whoever comes next must not see our policy and take it for the machine's.
+    /// Dropped last: the next installation must not see our policy and take it for the machine's.
     _lock: File,
 }
 

@@ -214,7 +214,7 @@ impl Node {
         let mut obstacle = String::new();
         let outcome = poll(within, || {
             let probed = (self.process.ready)();
-            // In this order, because whoever took our port may answer in our server's place.
+            // In this order, because a process that took our port may answer in our server's place.
             let up = self.pid().is_some();
             match probed {
                 Ok(()) => Some(up),

@@ -18,9 +18,9 @@ const OUTGOING: u16 = 32_768;
 /// How often a port is looked for.
 const ATTEMPTS: usize = 1000;
 
-/// Between choosing a port and the server's bind anybody may take it, and again whenever the server
+/// Between choosing a port and the server's bind another process may take it, and again whenever the server
 /// is down for a while. Ports that no outgoing connection is given keep the many clients of all
-/// tests from being that somebody, and never handing out a port twice the parallel tests of one
+/// tests from being that process, and never handing out a port twice the parallel tests of one
 /// program; against all others, a start that fails is tried again.
 static HANDED_OUT: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 

@@ -64,7 +64,7 @@ pub const PGBOUNCER: Recipe = Recipe {
     ..POSTGRES
 };
 
-/// A PostgreSQL server that speaks TLS. Whoever is not the user `postgres` has to, and must show a
+/// A PostgreSQL server that speaks TLS. Every user but `postgres` has to use it, and must show a
 /// certificate that its authority has signed. The files are in the sandbox's folder, as
 /// `ca.pem`, `client.pem` and `client.key`; `stranger.pem` is another authority.
 pub const POSTGRES_TLS: Recipe = Recipe {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 /// The program's name without its folder, as the process shows it.
 ///
-/// A finished process that nobody has waited for shows none.
+/// A finished process that its parent has not waited for shows none.
 pub(crate) fn program(pid: u32) -> Option<String> {
     let command_line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     program_of(&String::from_utf8_lossy(&command_line))
@@ -28,7 +28,7 @@ fn started_of(stat: &str) -> Option<u64> {
 }
 
 /// Whether every thread has come to a halt. The signal that stops a process returns before its
-/// threads have noticed, and until then they may still answer somebody.
+/// threads have noticed, and until then they may still answer a client.
 pub(crate) fn is_stopped(pid: u32) -> Option<bool> {
     let mut stopped = true;
     for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::PathBuf;
 
-/// Servers often live in `sbin`, which is not on everybody's `PATH`.
+/// Servers often live in `sbin`, which is not on every user's `PATH`.
 const SYSTEM_FOLDERS: [&str; 2] = ["/usr/local/sbin", "/usr/sbin"];
 
 /// The file of this name on `PATH`, in the system's folders or in `folders`, in that order.

@@ -235,7 +235,7 @@ impl Running {
         let outcome = poll(within, || {
             let formed =
                 form(&self.sandbox).map_err(|error| obstacle = format!("{error:#}")).is_ok();
-            // In this order, because whoever took a port may answer in our server's place.
+            // In this order, because a process that took a port may answer in our server's place.
             let lost = self.has_lost_a_node();
             (formed || lost).then_some(!lost)
         });
@@ -275,7 +275,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         for node in &mut self.nodes {
-            // Nobody is left to hear of it, and one stubborn process must not save the others.
+            // No caller is left to hear of it, and one stubborn process must not save the others.
             let _ = node.stop();
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Ticks are short, so that sessions end soon after their time, and sessions may be as long as a
 //! test likes. Writes go to disk but are not synced: what a killed process has written stays, and
-//! nobody cuts the power.
+//! the power is not cut.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -76,7 +76,7 @@ pub const ZOOKEEPER_ENSEMBLE: Recipe = Recipe {
 /// A single server that also speaks TLS, and wants a certificate of its clients.
 ///
 /// The URL leads to its second port, where it does. In its folder are `ca.pem`, `client.pem` and
-/// `client.key` for those who may come in, and `stranger.pem` for those who may not.
+/// `client.key` for clients that may come in, and `stranger.pem` for clients that may not.
 pub const ZOOKEEPER_TLS: Recipe = Recipe {
     name: "zookeeper-tls",
     ports: 2,
@@ -151,7 +151,7 @@ fn server(sandbox: &Sandbox, name: &str, index: usize, more: &str) -> Result<Pro
     let archives = [ARCHIVE, LOGGER, NETTY].map(|archive| format!("{FOLDER}/{archive}")).join(":");
     let main = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
     let flags = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
-    // A follower that has lost its leader waits so long for its requests under way, which nobody will
+    // A follower that has lost its leader waits so long for its requests under way, which no member will
     // answer, before it votes for another one. The usual ten seconds are longer than most sessions.
     let drain = "-Dzookeeper.request_throttler.shutdownTimeout=500";
     let times = "-Dorg.slf4j.simpleLogger.showDateTime=true";
@@ -163,7 +163,7 @@ fn server(sandbox: &Sandbox, name: &str, index: usize, more: &str) -> Result<Pro
         args: flags.iter().chain(&settings).map(Into::into).collect(),
         env: Vec::new(),
         user: None,
-        // A member serves nobody before it has a leader, and that takes two of them.
+        // A member serves no client before it has a leader, and that takes two of them.
         ready: Box::new(move || if alone { mode(port).map(drop) } else { answers(port) }),
     })
 }

@@ -125,7 +125,7 @@ fn an_answer_does_not_count_if_our_process_has_ended() {
         name: "robbed",
         processes: |sandbox| {
             let pid_file = sandbox.folder.join("pid");
-            // Agrees only once the process has ended: somebody else must be answering.
+            // Agrees only once the process has ended: another process must be answering.
             Ok(vec![shell("robbed", "echo $$ > pid", move || {
                 let pid = fs::read_to_string(&pid_file).unwrap_or_default();
                 Ok(pid.trim().parse().is_ok_and(is_gone))
@@ -205,12 +205,12 @@ fn a_process_lost_while_the_whole_is_formed_is_no_reason_to_wait_long() {
         },
         form: Some(|sandbox| {
             fs::write(sandbox.folder.join("leave"), "")?;
-            bail!("nobody stays")
+            bail!("no process stays")
         }),
         ..PAIR
     };
     let error = recipe.start().unwrap_err().to_string();
-    assert!(error.contains("lost a process before it was whole: nobody stays"), "{error}");
+    assert!(error.contains("lost a process before it was whole: no process stays"), "{error}");
     assert!(error.contains("gone for good"), "{error}");
 }
 

@@ -127,7 +127,7 @@ impl Case {
         let (done, verdict) = mpsc::channel();
         let body = move || {
             let verdict = catch_unwind(AssertUnwindSafe(|| case.body.run(&subject, taker)));
-            // Nobody may be waiting any more.
+            // The receiver may have given up.
             let _ = done.send(verdict);
         };
         let name = format!("{}::{}", self.group, self.name);

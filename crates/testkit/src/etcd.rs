@@ -85,7 +85,7 @@ impl Cluster for Parted {
     }
 }
 
-/// One of three decides nothing: holders hear of their loss by their deadline, nobody gets a lock, and
+/// One of three decides nothing: holders hear of their loss by their deadline, no client gets a lock, and
 /// all goes on when the others are back.
 async fn minority(recipe: Recipe) -> Verdict {
     let mut running = spawn_blocking(move || recipe.start()).await??;

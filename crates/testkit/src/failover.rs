@@ -1,5 +1,5 @@
-//! What every cluster promises when its leader is lost: to those who hold a lock, to those who wait for
-//! one, and to what the lock protects.
+//! What every cluster promises when its leader is lost: to holders, to waiters, and to what the lock
+//! protects.
 
 use crate::{
     case::Verdict,
@@ -13,7 +13,7 @@ use servers::Running;
 use std::{panic::resume_unwind, sync::Arc, time::Duration};
 use tokio::task::{JoinSet, block_in_place};
 
-/// Of those who take turns: an election fits between two renewals, if the machine is not too busy.
+/// Of the keepers that take turns: an election fits between two renewals, if the machine is not too busy.
 const TTL: Duration = Duration::from_secs(6);
 /// Of the one who holds a lock all the time: longer than any election.
 const LONG: Duration = Duration::from_secs(60);
@@ -41,7 +41,7 @@ pub(crate) trait Cluster {
 pub(crate) enum Blow {
     /// And started again.
     Killed,
-    /// It answers nobody, and when it goes on it takes itself for the leader, for a moment.
+    /// It answers no request, and when it goes on it takes itself for the leader, for a moment.
     Frozen,
     /// Clients reach it, and it takes itself for the leader, for a while.
     CutOff,

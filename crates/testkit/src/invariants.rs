@@ -74,7 +74,7 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant {
         number: "I6",
-        says: "in line, grants follow the order of the tickets; nobody overtakes",
+        says: "in line, grants follow the order of the tickets; none overtakes",
         cases: &[
             "mutex::lock_is_granted_in_order",
             "mutex::a_contender_never_overtakes_the_line",
@@ -84,7 +84,7 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant {
         number: "I7",
-        says: "every live waiter is served in the end, and no lock is free while somebody waits",
+        says: "every live waiter is served in the end, and no lock is free while a ticket waits",
         cases: &[
             "waiting::without_any_hint_they_are_served",
             "waiting::a_waiter_outlives_an_outage",
@@ -103,7 +103,7 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant {
         number: "I9",
-        says: "n acquires of an owner need n releases, and nobody comes between",
+        says: "n acquires of an owner need n releases, and no other owner comes between",
         cases: &["reentry::n_acquires_need_n_releases", "reentry::another_keeper_is_another_owner"],
     },
     Invariant {

@@ -20,7 +20,7 @@
 //! # }
 //! fn main() -> ExitCode {
 //!     let mine = Subject::new("mine", Subject::memory().can(), || async {
-//!         let data = MyStore::fresh().await?;                 // nobody else has it
+//!         let data = MyStore::fresh().await?;                 // for this case alone
 //!         Ok(Dataset::new(move || {
 //!             let data = data.clone();                        // a handle, as another process has it
 //!             async move { Ok(AnyStore::shared(data)) }

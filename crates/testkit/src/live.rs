@@ -84,7 +84,7 @@ pub async fn next(waiter: Waiter, fence: u64) -> Guard {
 }
 
 /// A server that stands still loses its holders and keeps its waiters: unknown is not lost, until the
-/// deadline; those who wait are served when the server goes on.
+/// deadline; waiters are served when the server goes on.
 pub async fn stands_still(mut server: Running, ttl: Duration) {
     let (held, waiter) = held_and_awaited(&server, ttl).await;
     server.freeze().expect("frozen");
@@ -94,7 +94,7 @@ pub async fn stands_still(mut server: Running, ttl: Duration) {
     drop(next(waiter, held.fence()).await);
 }
 
-/// A server that crashes keeps the locks, and those who wait their places.
+/// A server that crashes keeps the locks, and the waiters keep their places.
 pub async fn crashes_and_remembers(mut server: Running) {
     let keeper = keeper(&server, Duration::from_secs(60)).await;
     let held = keeper.lock("a").await.expect("free");

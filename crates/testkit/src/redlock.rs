@@ -19,7 +19,12 @@ pub(crate) fn own_cases() -> Vec<Case> {
     let needs = &[Need::SurvivesFailover];
     vec![
         Case::new("failover", "a_minority_may_be_lost", needs, a_minority_may_be_lost),
-        Case::new("failover", "a_minority_that_stands_still_delays_nobody", needs, frozen_minority),
+        Case::new(
+            "failover",
+            "a_minority_that_stands_still_delays_no_client",
+            needs,
+            frozen_minority,
+        ),
         Case::new("failover", "a_node_that_comes_back_is_of_use_again", needs, mended),
         Case::new(
             "failover",
@@ -46,7 +51,7 @@ fn kill(running: &mut Running, nodes: &[usize]) -> Verdict {
     nodes.iter().try_for_each(|at| running.nodes()[*at].kill())
 }
 
-/// Two servers of five are lost and nobody feels it. With the third one there is a clear error, soon;
+/// Two servers of five are lost and no client notices. With the third one there is a clear error, soon;
 /// and when they are back, empty, all goes on after their quarantine.
 async fn a_minority_may_be_lost(_: World) -> Verdict {
     let mut running = tokio::task::spawn_blocking(|| servers::REDLOCK.start()).await??;
@@ -89,7 +94,7 @@ async fn a_minority_may_be_lost(_: World) -> Verdict {
     Ok(())
 }
 
-/// Nobody waits for two servers that stand still, and when they go on nothing is left on them.
+/// No client waits for two servers that stand still, and when they go on nothing is left on them.
 async fn frozen_minority(_: World) -> Verdict {
     let mut running = tokio::task::spawn_blocking(|| servers::REDLOCK.start()).await??;
     give_votes(&running)?;

@@ -7,7 +7,7 @@ use std::sync::{
 };
 use tokio::task::yield_now;
 
-/// A number behind a fence. Who comes with a lower fence than somebody before is turned away, when
+/// A number behind a fence. A writer with a lower fence than an earlier one is turned away, when
 /// reading as well as when writing: else a value could be read before, and overwritten after, a
 /// newer holder's time.
 #[derive(Debug, Default)]

@@ -59,7 +59,7 @@ pub fn redis() -> Vec<Subject> {
     ]
 }
 
-/// PostgreSQL, alone and behind pgbouncer, where nobody is woken.
+/// PostgreSQL, alone and behind pgbouncer, where no waiter is woken.
 #[must_use]
 pub fn postgres() -> Vec<Subject> {
     let can = Capabilities {

@@ -29,7 +29,7 @@ pub struct Subject {
 
 impl Subject {
     /// A store of this name that claims to be able to do `can`. Every case calls `dataset` once, for
-    /// data that nobody else has.
+    /// data for itself alone.
     pub fn new<F, S>(name: impl Into<String>, can: Capabilities, dataset: F) -> Self
     where
         F: Fn() -> S + Send + Sync + 'static,
@@ -121,7 +121,7 @@ impl Subject {
     }
 
     /// The store does not write down when a lock passes on to the next in line, so it cannot say for how
-    /// long somebody has held it.
+    /// long it has been held.
     #[must_use]
     pub fn notes_no_grants(mut self) -> Self {
         self.notes_grants = false;

@@ -60,7 +60,7 @@ async fn connects_without_a_leader(_: World) -> Verdict {
     block_in_place(|| servers.running.nodes()[second].kill())?;
     match Keeper::connect(&url).await {
         Err(Error::Store(e)) => assert!(e.is_transient(), "{e:?}"),
-        other => anyhow::bail!("nobody serves, and yet {other:?}"),
+        other => anyhow::bail!("no server serves, and yet {other:?}"),
     }
     let mut connecting = many_connect(&url);
     block_in_place(|| servers.running.nodes()[first].restart())?;

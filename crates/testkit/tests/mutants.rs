@@ -1,4 +1,4 @@
-//! Who checks the checks? Stores with a bug planted in them, each of which a case must find.
+//! The checks are checked: stores with a bug planted in them, each of which a case must find.
 
 use lockkeeper::{
     Capabilities, Line, Name, Store, StoreError, TicketId,
@@ -23,14 +23,14 @@ use testkit::{Dataset, Subject, run_one};
 enum Bug {
     None,
     /// A leave does not ask whose ticket it is.
-    LeavesForAnybody,
+    LeavesForEverySession,
     /// A leave ends whatever its session holds in the line (etcd issue 22082).
     LeavesLaterGrants,
-    /// Whoever stands in line is told that it is granted.
+    /// Every queued ticket is told that it is granted.
     GrantsToAll,
     /// All fences are the same.
     OneFence,
-    /// Whoever asks again gets another fence.
+    /// An enter that is repeated gets another fence.
     NewFenceWhenAsked,
     /// Upper case is lower case.
     FoldsCase,
@@ -52,7 +52,7 @@ enum Bug {
     LastEditWins,
     /// Whatever was granted once is taken to be held.
     ChecksNothing,
-    /// Nobody is woken.
+    /// No waiter is woken.
     Deaf,
     /// An eviction is not told.
     OneVersion,
@@ -66,7 +66,7 @@ enum Bug {
 
 /// Each bug, and the case that must fail because of it.
 const PLANTED: &[(Bug, &str)] = &[
-    (Bug::LeavesForAnybody, "mutex::a_strangers_requests_change_nothing"),
+    (Bug::LeavesForEverySession, "mutex::a_strangers_requests_change_nothing"),
     (Bug::LeavesLaterGrants, "replay::a_late_leave_never_ends_a_later_grant"),
     (Bug::GrantsToAll, "mutex::lock_never_tears_a_counter"),
     (Bug::OneFence, "fence::it_grows_across_releases"),
@@ -86,7 +86,7 @@ const PLANTED: &[(Bug, &str)] = &[
     (Bug::RemembersTickets, "session::a_renewal_shows_the_tickets_that_the_store_has"),
     (Bug::ShowsSecrets, "look::a_secret_is_shown_nowhere"),
     (Bug::KeepsNothing, "lease::a_shortest_hold_keeps_it_closed_after_the_release"),
-    (Bug::LeavesForAnybody, "model::it_does_what_the_reference_does"),
+    (Bug::LeavesForEverySession, "model::it_does_what_the_reference_does"),
     (Bug::GrantsToAll, "model::it_does_what_the_reference_does"),
     (Bug::OneFence, "model::it_does_what_the_reference_does"),
 ];
@@ -266,7 +266,7 @@ impl Store for Bent {
     async fn leave(&self, mut ask: Leave) -> StoreResult<Left> {
         ask.place.name = self.name(ask.place.name);
         match self.bug {
-            Bug::LeavesForAnybody => {
+            Bug::LeavesForEverySession => {
                 let there = self.inner.evict(ask.place.name, ask.place.ticket).await?;
                 return Ok(if there { Left::Released } else { Left::Gone });
             }

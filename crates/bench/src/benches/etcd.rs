@@ -97,7 +97,7 @@ pub(super) fn handoff(plan: &Plan) -> Result<Report> {
             report.below(what, TIMES, rounds.ratio(i, i - 1, |all| median(all)));
         }
     }
-    report.note("everybody has a connection of his own, in one process");
+    report.note("every taker has a connection of its own, in one process");
     Ok(report)
 }
 

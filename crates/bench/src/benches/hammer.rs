@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-/// The longest wait for a lock that nobody else wants, in ms.
+/// The longest wait for an uncontended lock, in ms.
 const WORST_MS: f64 = 2_000.0;
 
 /// Short, so that renewals fall into the run.
@@ -31,7 +31,7 @@ const TTL: Duration = Duration::from_secs(3);
 enum Fight {
     /// Each has a lock of its own: only the file is shared.
     Names,
-    /// The same, while somebody reads the file for the whole time, so that its log cannot be cut.
+    /// The same, while a reader has the file open for the whole time, so that its log cannot be cut.
     NamesBesideReader,
     /// All want the same lock.
     OneName,

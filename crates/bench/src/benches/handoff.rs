@@ -233,7 +233,7 @@ async fn turn_of_ours(keeper: &Keeper, time: Duration, shift: Shift) -> Result<O
 }
 
 async fn turn_of_peer(manager: &LockManager, shift: Shift) -> Result<Option<Turn>> {
-    // It tells nobody that it must wait, so it counts as waiting from the call on.
+    // It does not tell that it must wait, so it counts as waiting from the call on.
     let called = now().as_nanos();
     let lock = manager.acquire(NAME, lockkeeper::TTL_DEFAULT).await?;
     let turn = hold(PEER_HOLD, called, shift).await;

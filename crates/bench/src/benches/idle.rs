@@ -59,7 +59,7 @@ async fn neighbour(keeper: lockkeeper::Keeper, rate: u64) -> Result<()> {
     }
 }
 
-/// A process that waits for a lock that nobody releases.
+/// A process that waits for a lock that is never released.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Idler {
     path: PathBuf,

@@ -73,7 +73,7 @@ pub(super) fn run(plan: &Plan) -> Result<Report> {
         }
     }
     report.note(format!(
-        "everybody has a connection of his own, in at most {PROCESSES} processes, {}",
+        "every taker has a connection of its own, in at most {PROCESSES} processes, {}",
         FLAVOUR.word()
     ));
     Ok(report)

@@ -22,7 +22,7 @@ const OF_BARE: f64 = 0.9;
 const WARM_UP: u32 = 2;
 /// What most programs run on.
 const FLAVOUR: Flavour = Flavour::MultiThread;
-/// How long everybody holds the lock: whoever has released it is back in line by then, also with kazoo.
+/// How long each taker holds the lock: the one before it is back in line by then, also with kazoo.
 const HOLD: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(super) fn pairs(plan: &Plan) -> Result<Report> {
             Pairs::Ours => FLAVOUR.run(stack_speed(url, time)),
         }
     };
-    // A server in Java gets faster in its first seconds, and whoever came later would profit.
+    // A server in Java gets faster in its first seconds, and the side measured later would profit.
     Rounds::run(WARM_UP, &kinds, measure)?;
     let rounds = Rounds::run(plan.rounds, &kinds, measure)?;
     let mut report = Report::new("zookeeper-pairs");
@@ -99,7 +99,7 @@ pub(super) fn handoff(plan: &Plan) -> Result<Report> {
         }
     }
     report.note(format!(
-        "everybody has a connection of his own, in at most {PROCESSES} processes, ours {}",
+        "every taker has a connection of its own, in at most {PROCESSES} processes, ours {}",
         FLAVOUR.word()
     ));
     Ok(report)

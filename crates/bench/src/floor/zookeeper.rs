@@ -19,7 +19,7 @@ const FOLDER: &str = "/bare";
 /// As long as a ticket's usually is.
 const NAME: &str = "/bare/_c_00112233-4455-6677-8899-aabbccddeeff-lock-";
 const DATA: [u8; 60] = [b'x'; 60];
-/// In ms. Nobody prolongs the session.
+/// In ms. The session is never prolonged.
 const TIMEOUT: i32 = 600_000;
 
 /// A connection and a session, both of its own.
@@ -94,7 +94,7 @@ fn hello() -> Vec<u8> {
     framed(&[&version[..], &zxid, &TIMEOUT.to_be_bytes(), &session, &password, &[0]].concat())
 }
 
-/// A node that everybody may do everything with.
+/// The rights of a node that every client may read, change and delete.
 fn create(path: &str, flags: i32) -> Vec<u8> {
     let (one, all) = (1_i32.to_be_bytes(), 31_i32.to_be_bytes());
     let (scheme, id) = (framed(b"world"), framed(b"anyone"));

@@ -1,4 +1,4 @@
-//! A Redis server that lets nobody in without a certificate and a password, and lets nobody do more
+//! A Redis server that refuses clients without a certificate and a password, and lets none do more
 //! than locks need.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};

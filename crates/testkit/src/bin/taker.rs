@@ -87,7 +87,7 @@ struct Taker {
     door: Door,
     keeper: Keeper,
     crowd: JoinSet<lockkeeper::Result<Guard>>,
-    /// Those of the crowd: a keeper that nobody has any more closes its session.
+    /// Those of the crowd: a dropped keeper closes its session.
     keepers: Vec<Keeper>,
     guard: Option<Guard>,
     fence: u64,
@@ -174,8 +174,8 @@ impl Taker {
         Ok(())
     }
 
-    /// As `count`, but who was there can be seen afterwards, and in which order. Contends, as those do
-    /// who know no lines.
+    /// As `count`, but who was there can be seen afterwards, and in which order. Contends, as clients do
+    /// that know no lines.
     async fn sign(&self, name: &str, path: &Path, times: u32, mark: &str) -> Result<()> {
         for _ in 0..times {
             let guard = self.keeper.lock(name).unfair().await?;

@@ -23,7 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
     )
 }
 
-/// What was written last is read, by everybody, with the fence of the grant.
+/// What was written last is read, by every client, with the fence of the grant.
 async fn a_read_sees_the_last_write(w: World) -> Verdict {
     let (one, two) = (w.keeper().await, w.keeper().await);
     assert_eq!(two.read("a").await?, None);
@@ -102,7 +102,7 @@ async fn an_evicted_holder_cannot_write(w: World) -> Verdict {
     Ok(())
 }
 
-/// I2: its session has run out, whether or not somebody has come after it.
+/// I2: its session has run out, whether or not another session has come after it.
 async fn an_expired_holder_cannot_write(w: World) -> Verdict {
     let store = w.store().await;
     let silent = RawSession::open_for(&store, w.short(), Duration::ZERO).await;

@@ -41,7 +41,7 @@ async fn troubled(w: &World, seed: u64) -> anyhow::Result<Keeper> {
     Ok(Keeper::builder().ttl(Duration::from_secs(6)).over(faults.store())?)
 }
 
-/// I1, I2, I3: nobody meets anybody, fences grow, and the register loses no update.
+/// I1, I2, I3: no two holders meet, fences grow, and the register loses no update.
 async fn no_update_is_lost(w: World, seed: u64) -> Verdict {
     let (register, room) = (Arc::new(Register::default()), Arc::new(Room::outage(1)));
     let fences = Arc::new(Mutex::new(Vec::new()));

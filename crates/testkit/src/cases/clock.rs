@@ -95,7 +95,7 @@ async fn nothing_is_sent_after_the_jump(w: World) -> Verdict {
 }
 
 /// I5: the answer to a renewal arrives after the deadline, before any timer has fired. Belief has
-/// ended for whoever asked meanwhile, and does not come back.
+/// ended for every caller that asked meanwhile, and does not come back.
 async fn an_answer_that_comes_too_late_revives_nothing(w: World) -> Verdict {
     let (clock, faults, _keeper, guard) = taken(&w).await?;
     faults.only(&[Op::Renew], Fate::Hold);
@@ -151,7 +151,7 @@ async fn after_the_jump_the_keeper_goes_on(w: World) -> Verdict {
     Ok(())
 }
 
-/// I7: who slept while waiting waits on, under a new session.
+/// I7: a waiter that slept waits on, under a new session.
 async fn a_waiter_goes_on_after_the_jump(w: World) -> Verdict {
     let (clock, faults, keeper, _lost) = taken(&w).await?;
     let other = w.keeper().await;

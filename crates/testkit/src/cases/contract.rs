@@ -60,15 +60,15 @@ async fn a_poll_answers_for_every_ticket(w: World) -> Verdict {
     let store = w.store().await;
     let raw = RawSession::open(&store).await;
     let (a, b) = (raw.take("a").await, raw.take("b").await);
-    let nobody = (Name::new("c")?, TicketId::random());
-    let asked = vec![(a.name.clone(), a.ticket), nobody.clone(), (b.name.clone(), b.ticket)];
+    let unknown = (Name::new("c")?, TicketId::random());
+    let asked = vec![(a.name.clone(), a.ticket), unknown.clone(), (b.name.clone(), b.ticket)];
     let mut stands = store.poll(raw.session, PollScope::These(asked)).await?;
     stands.sort_by(|x, y| x.0.cmp(&y.0));
     let granted = |fence| TicketStatus::Granted { fence };
     let wanted = [
         (a.name.clone(), a.ticket, granted(a.fence)),
         (b.name.clone(), b.ticket, granted(b.fence)),
-        (nobody.0, nobody.1, TicketStatus::Gone),
+        (unknown.0, unknown.1, TicketStatus::Gone),
     ];
     assert_eq!(stands, wanted);
     let mut all = raw.all().await;
@@ -87,7 +87,7 @@ async fn missing_capabilities_are_told_early(w: World) -> Verdict {
     Ok(())
 }
 
-/// I7: not later than when the line can move without anybody writing.
+/// I7: not later than when the line can move without a write.
 async fn a_waiter_is_told_when_to_look_again(w: World) -> Verdict {
     let store = w.store().await;
     let delay = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Lock-delay: who ends without a word keeps others out a while longer; who says good-bye does not.
+//! Lock-delay: a session that expires keeps the lock closed a while longer; one that is closed does not.
 
 use crate::{
     case::{Case, Verdict, cases},
@@ -31,7 +31,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// I8: nobody else is granted for TTL + D after the last renewal, on the store's clock.
+/// I8: no other session is granted for TTL + D after the last renewal, on the store's clock.
 async fn an_abnormal_end_keeps_it_closed(w: World) -> Verdict {
     let store = w.store().await;
     let began = Instant::now();
@@ -128,7 +128,7 @@ async fn an_expired_session_cannot_renew_during_the_delay(w: World) -> Verdict {
     Ok(())
 }
 
-/// I13: while `check` says yes nobody else holds the lock; once it has said no it never says yes.
+/// I13: while `check` says yes no other session holds the lock; once it has said no it never says yes.
 async fn a_check_agrees_with_the_line(w: World) -> Verdict {
     let store = w.store().await;
     let silent = RawSession::open_for(&store, w.short(), DELAY).await;
@@ -209,7 +209,7 @@ async fn a_dead_waiter_is_passed_over_without_the_delay(w: World) -> Verdict {
     Ok(())
 }
 
-/// The same where nobody releases: a reader behind a dead writer joins the reader that holds the lock.
+/// The same without a release: a reader behind a dead writer joins the reader that holds the lock.
 async fn a_dead_waiter_frees_the_tickets_behind_it_without_the_delay(w: World) -> Verdict {
     let store = w.store().await;
     let holder = RawSession::open(&store).await;

@@ -1,4 +1,4 @@
-//! One leader at a time, and everybody knows who.
+//! One leader at a time, which every observer knows.
 
 use crate::{
     case::{Case, Verdict, cases},
@@ -53,7 +53,7 @@ async fn candidates_lead_in_the_order_they_came(w: World) -> Verdict {
 async fn what_is_proclaimed_is_observed(w: World) -> Verdict {
     let keeper = w.keeper().await;
     let mut observer = w.keeper().await.election("boss").observe();
-    assert_eq!(observer.next().await?, None, "nobody leads yet");
+    assert_eq!(observer.next().await?, None, "there is no leader yet");
     let term = keeper.election("boss").campaign("first").await?;
     let seen = until_led_by(&mut observer, "first").await;
     assert_eq!(seen.fence, term.fence());
@@ -65,7 +65,7 @@ async fn what_is_proclaimed_is_observed(w: World) -> Verdict {
     Ok(())
 }
 
-/// Who resigns leads no more when that has returned, and the next one does.
+/// A leader that resigned leads no more when that has returned, and the next one does.
 async fn resigning_hands_over(w: World) -> Verdict {
     let (one, two) = (w.keeper().await, w.keeper().await);
     let first = one.election("boss").campaign("one").await?;

@@ -1,4 +1,4 @@
-//! Ending somebody's ticket by force, and checking who holds what.
+//! Ending a ticket of another session by force, and checking which ticket holds.
 
 use crate::{
     case::{Case, Verdict, cases},
@@ -27,7 +27,10 @@ async fn it_frees_the_lock_and_tells_the_holder(w: World) -> Verdict {
     assert!(!evicted.is_held());
     drop(evicted);
     one.close().await;
-    assert!(two.check(&next.sequencer()).await?, "what the evicted one does now ends nobody");
+    assert!(
+        two.check(&next.sequencer()).await?,
+        "what the evicted session does now ends no ticket"
+    );
     Ok(())
 }
 
@@ -45,7 +48,7 @@ async fn it_hands_over_along_the_line(w: World) -> Verdict {
     Ok(())
 }
 
-/// I6: who waits can be evicted too; the others keep their order.
+/// I6: a waiter can be evicted too; the others keep their order.
 async fn it_takes_one_out_of_the_line(w: World) -> Verdict {
     let store = w.store().await;
     let raw = RawSession::open(&store).await;
@@ -60,7 +63,7 @@ async fn it_takes_one_out_of_the_line(w: World) -> Verdict {
     Ok(())
 }
 
-/// I4: a wrong name or ticket evicts nobody.
+/// I4: a wrong name or ticket evicts no ticket.
 async fn it_names_a_ticket_and_touches_no_other(w: World) -> Verdict {
     let keeper = w.keeper().await;
     let (a, b) = (keeper.lock("a").try_now().await?, keeper.lock("b").try_now().await?);

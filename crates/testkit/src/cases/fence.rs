@@ -81,7 +81,7 @@ async fn it_grows_across_an_eviction(w: World) -> Verdict {
     Ok(())
 }
 
-/// I1: a line that nobody stands in is not forgotten so soon that its fences begin anew.
+/// I1: an empty line is not forgotten so soon that its fences begin anew.
 async fn it_grows_across_an_empty_line(w: World) -> Verdict {
     let store = w.store().await;
     let raw = RawSession::open(&store).await;
@@ -161,7 +161,7 @@ async fn it_is_the_same_however_often_it_is_asked(w: World) -> Verdict {
     Ok(())
 }
 
-/// I1, I9: who comes again has the same grant.
+/// I1, I9: an owner that enters again has the same grant.
 async fn it_is_kept_by_re_entry(w: World) -> Verdict {
     let keeper = w.keeper().await;
     let lock = || keeper.lock("tree").reentrant_as("me").try_now();

@@ -124,7 +124,7 @@ async fn a_longest_hold_lets_go(w: World) -> Verdict {
     let next = other.lock("a").try_now().await?.expect("free");
     let released = guard.release().await;
     assert!(matches!(released, Err(Error::Lost { why: Loss::MaxHold, .. })), "{released:?}");
-    assert!(other.check(&next.sequencer()).await?, "the late release ends nobody else's grant");
+    assert!(other.check(&next.sequencer()).await?, "the late release ends no other grant");
     Ok(())
 }
 
@@ -173,7 +173,7 @@ async fn a_shortest_hold_keeps_it_closed_after_the_release(w: World) -> Verdict 
     let guard = keeper.lock("a").at_least(least).try_now().await?.expect("free");
     let sequencer = guard.sequencer();
     guard.release().await?;
-    assert!(!other.check(&sequencer).await?, "closed, but held by nobody");
+    assert!(!other.check(&sequencer).await?, "closed, but without a holder");
     let free = RawSession::open(other.store()).await;
     eventually("free", async || matches!(free.contend("a").await.1, Entered::Granted { .. })).await;
     assert!(began.elapsed() >= least, "free after {:?}", began.elapsed());

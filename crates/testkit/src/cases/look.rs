@@ -125,7 +125,7 @@ async fn a_secret_is_shown_nowhere(w: World) -> Verdict {
     Ok(())
 }
 
-/// Holders first, in the order of their grants; then those who wait, in the order they came.
+/// Holders first, in the order of their grants; then the waiters, in the order they came.
 async fn holders_are_listed_before_waiters(w: World) -> Verdict {
     let store = w.store().await;
     let raw = RawSession::open(&store).await;
@@ -155,7 +155,7 @@ async fn looking_changes_nothing(w: World) -> Verdict {
     Ok(())
 }
 
-/// What has expired is not there for those who look, although nobody has cleared it away yet.
+/// What has expired is not listed, although it has not been swept yet.
 async fn the_dead_are_not_shown(w: World) -> Verdict {
     let store = w.store().await;
     let silent = RawSession::open_for(&store, w.short(), Duration::ZERO).await;

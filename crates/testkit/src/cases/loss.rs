@@ -208,7 +208,7 @@ async fn a_release_outlives_a_short_outage(w: World) -> Verdict {
     Ok(())
 }
 
-/// A release that gets no answer ends with the session, as a loss: nobody waits for ever.
+/// A release that gets no answer ends with the session, as a loss: no caller waits for ever.
 async fn a_release_in_silence_ends_with_the_session(w: World) -> Verdict {
     let faults = w.fault_store().await;
     let keeper = Keeper::builder().ttl(w.short()).over(faults.store())?;

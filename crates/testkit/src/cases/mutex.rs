@@ -44,8 +44,8 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// I2, I3: tasks of two processes read, let others run, and write; no update is lost, nobody meets
-/// anybody, and every grant has a higher fence than those before it.
+/// I2, I3: tasks of two processes read, let others run, and write; no update is lost, no two holders
+/// meet, and every grant has a higher fence than those before it.
 async fn never_tears_a_counter(w: World, mutex: MutexLike) -> Verdict {
     let keepers = [w.keeper().await, w.keeper().await];
     let (register, room) = (Arc::new(Register::default()), Arc::new(Room::outage(1)));
@@ -86,7 +86,7 @@ async fn is_granted_in_order(w: World, mutex: MutexLike) -> Verdict {
         until_length(&store, "line", i + 2).await;
     }
     holder.release().await?;
-    for done in soon("everybody's turn", tasks.join_all()).await {
+    for done in soon("every task's turn", tasks.join_all()).await {
         done?;
     }
     let order = order.lock().unwrap().clone();
@@ -94,13 +94,13 @@ async fn is_granted_in_order(w: World, mutex: MutexLike) -> Verdict {
     Ok(())
 }
 
-/// I6: a try is turned away while anybody waits, also at the moment of a hand-over.
+/// I6: a try is turned away while a ticket waits, also at the moment of a hand-over.
 async fn try_never_overtakes(w: World, mutex: MutexLike) -> Verdict {
     let (one, two, three) = (w.keeper().await, w.keeper().await, w.keeper().await);
     let first = mutex.take(&one, "line").await?;
     let waiter = tokio::spawn(async move { mutex.take(&two, "line").await });
     until_length(three.store(), "line", 2).await;
-    assert!(mutex.try_now(&three, "line").await?.is_none(), "held, and somebody waits");
+    assert!(mutex.try_now(&three, "line").await?.is_none(), "held, and a ticket waits");
     first.release().await?;
     assert!(mutex.try_now(&three, "line").await?.is_none(), "handed over to the one who waited");
     soon("the waiter's turn", waiter).await??.release().await?;
@@ -146,7 +146,7 @@ async fn release_frees_at_once(w: World, mutex: MutexLike) -> Verdict {
     Ok(())
 }
 
-/// I4: a leave that comes again finds nothing, whoever holds the lock then.
+/// I4: a leave that comes again finds nothing, whichever session holds the lock then.
 async fn a_repeated_leave_ends_nothing(w: World) -> Verdict {
     let store = w.store().await;
     let (one, two) = (RawSession::open(&store).await, RawSession::open(&store).await);
@@ -159,7 +159,7 @@ async fn a_repeated_leave_ends_nothing(w: World) -> Verdict {
     Ok(())
 }
 
-/// I4: leave, annotate and write with somebody else's ticket do nothing.
+/// I4: leave, annotate and write with a ticket of another session do nothing.
 async fn a_strangers_requests_change_nothing(w: World) -> Verdict {
     let store = w.store().await;
     let (owner, stranger) = (RawSession::open(&store).await, RawSession::open(&store).await);

@@ -122,7 +122,7 @@ async fn a_stopped_holder_is_lost_and_fenced_off(w: World) -> Verdict {
     let entries = ledger::read(&path)?;
     let values: Vec<_> = entries.iter().map(|(_, value)| value.as_str()).collect();
     assert_eq!(values, ["before", "successor"]);
-    assert!(successor.check(&guard.sequencer()).await?, "what it does now ends nobody's grant");
+    assert!(successor.check(&guard.sequencer()).await?, "what it does now ends no grant");
     // It goes on with a new session, behind its successor.
     holder.tell("take a").await;
     until_length(successor.store(), "a", 2).await;

@@ -40,7 +40,7 @@ async fn n_acquires_need_n_releases(w: World) -> Verdict {
     Ok(())
 }
 
-/// I3, I9: another owner, or none, is somebody else.
+/// I3, I9: another owner, or none, does not re-enter.
 async fn other_owners_are_kept_out(w: World) -> Verdict {
     let keeper = w.keeper().await;
     let guard = own(&keeper, "me").await.expect("free");
@@ -95,7 +95,7 @@ async fn coming_again_sends_nothing(w: World) -> Verdict {
     Ok(())
 }
 
-/// I9, I12: who comes again after a loss gets a new grant, and the old guards stay lost.
+/// I9, I12: an owner that enters again after a loss gets a new grant, and the old guards stay lost.
 async fn a_loss_ends_the_sharing(w: World) -> Verdict {
     let faults = w.fault_store().await;
     let keeper = Keeper::builder().ttl(w.short()).over(faults.store())?;

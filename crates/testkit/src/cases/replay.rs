@@ -160,7 +160,7 @@ async fn a_late_close_ends_no_other_session(w: World) -> Verdict {
 }
 
 /// I5, I11: a late copy of the open, after the session was closed, brings back none of its tickets
-/// and keeps nobody out. At most it leaves an empty session, which expires.
+/// and keeps no session out. At most it leaves an empty session, which expires.
 async fn a_late_open_revives_nothing(w: World) -> Verdict {
     let store = w.store().await;
     let (one, two) = (RawSession::open(&store).await, RawSession::open(&store).await);
@@ -260,7 +260,7 @@ async fn a_late_write_of_another_grant_is_refused(w: World) -> Verdict {
     Ok(())
 }
 
-/// An eviction names its ticket, so a copy of it evicts nobody else.
+/// An eviction names its ticket, so a copy of it evicts no other ticket.
 async fn a_repeated_eviction_finds_no_ticket(w: World) -> Verdict {
     let store = w.store().await;
     let raw = RawSession::open(&store).await;

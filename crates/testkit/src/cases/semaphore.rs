@@ -67,7 +67,7 @@ async fn random_weights_never_exceed_the_capacity(w: World) -> Verdict {
     Ok(())
 }
 
-/// While anybody stands in the line its capacity is fixed. Whoever disagrees is told both numbers,
+/// While a ticket stands in the line its capacity is fixed. An enter that disagrees is told both numbers,
 /// and no ticket of it is written.
 async fn another_capacity_is_a_clear_error(w: World) -> Verdict {
     let (one, two) = (w.keeper().await, w.keeper().await);
@@ -89,7 +89,7 @@ async fn another_capacity_is_a_clear_error(w: World) -> Verdict {
     Ok(())
 }
 
-/// Capacity belongs to the line while somebody stands in it, and not to the name for ever.
+/// Capacity belongs to the line while a ticket stands in it, and not to the name for ever.
 async fn an_empty_line_takes_a_new_capacity(w: World) -> Verdict {
     let keeper = w.keeper().await;
     for capacity in [4, 2, 7] {

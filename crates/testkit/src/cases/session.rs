@@ -95,7 +95,7 @@ async fn expiry_ends_all_its_tickets(w: World) -> Verdict {
     Ok(())
 }
 
-/// I5: also if nobody has come in the meantime.
+/// I5: also if no other session has come in the meantime.
 async fn an_expired_session_is_never_revived(w: World) -> Verdict {
     let store = w.store().await;
     let silent = RawSession::open_for(&store, w.short(), Duration::ZERO).await;
@@ -111,7 +111,7 @@ async fn an_expired_session_is_never_revived(w: World) -> Verdict {
     Ok(())
 }
 
-/// I5: after somebody was granted over its expired ticket, the old session can do nothing.
+/// I5: after another session was granted over its expired ticket, the old session can do nothing.
 async fn the_dead_stay_dead(w: World) -> Verdict {
     let store = w.store().await;
     let old = RawSession::open_for(&store, w.short(), Duration::ZERO).await;
@@ -186,7 +186,7 @@ async fn locks_of_the_same_times_share_a_session(w: World) -> Verdict {
     Ok(())
 }
 
-/// A ticket that the store has and nobody here knows of is left, so that it holds up no line.
+/// A ticket that the store has and the keeper does not know of is left, so that it holds up no line.
 async fn a_ghost_is_left(w: World) -> Verdict {
     let faults = w.fault_store().await;
     let keeper = Keeper::builder().ttl(w.steady()).over(faults.store())?;
@@ -205,7 +205,7 @@ async fn a_ghost_is_left(w: World) -> Verdict {
     Ok(())
 }
 
-/// The tickets of a session are those that the store has, whoever put them there: another handle with
+/// The tickets of a session are those that the store has, whichever handle put them there: another one with
 /// its secret, or a copy of the data from before a leave.
 async fn any_handle_knows_all_tickets(w: World) -> Verdict {
     let one = RawSession::open(&w.store().await).await;
@@ -293,7 +293,7 @@ async fn a_ghost_of_another_handle_is_left(w: World) -> Verdict {
     Ok(())
 }
 
-/// Those who wait behind it need not wait for anything else.
+/// The waiters behind it need not wait for anything else.
 async fn any_handle_can_close_and_hand_over(w: World) -> Verdict {
     let one = RawSession::open(&w.store().await).await;
     one.take("a").await;

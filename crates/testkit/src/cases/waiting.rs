@@ -1,4 +1,4 @@
-//! Those who wait are served, whatever happens to hints, polls, sessions and the store.
+//! Waiters are served, whatever happens to hints, polls, sessions and the store.
 
 use crate::{
     case::{Case, Verdict, cases},
@@ -59,7 +59,7 @@ async fn without_any_hint_they_are_served(w: World) -> Verdict {
     Ok(())
 }
 
-/// I7: nobody releases and no hint comes: the waiter looks again when the lease can have run out.
+/// I7: no release and no hint comes: the waiter looks again when the lease can have run out.
 async fn an_expired_holder_gives_way_without_hints(w: World) -> Verdict {
     let faults = w.fault_store().await;
     faults.hint_fate(HintFate::Drop);
@@ -243,7 +243,7 @@ async fn one_keeper_has_one_waiting_ticket(w: World) -> Verdict {
     let rest = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
         held.release().await?;
-        for done in soon("everybody's turn", tasks.join_all()).await {
+        for done in soon("every task's turn", tasks.join_all()).await {
             done?;
         }
         anyhow::Ok(())
@@ -271,7 +271,7 @@ async fn a_try_is_busy_while_a_local_task_waits(w: World) -> Verdict {
     Ok(())
 }
 
-/// Who waits and is evicted waits again, at the end.
+/// A waiter that is evicted waits again, at the end.
 async fn an_evicted_waiter_enters_at_the_end(w: World) -> Verdict {
     let (one, two, three) = (w.keeper().await, w.keeper().await, w.keeper().await);
     let held = one.lock("a").await?;
@@ -308,7 +308,7 @@ async fn waiters_hear_how_they_stand(w: World) -> Verdict {
     Ok(())
 }
 
-/// The store claims to wake those who wait, also through another handle: a hint for the ticket comes
+/// The store claims to wake waiters, also through another handle: a hint for the ticket comes
 /// between the release and the grant.
 async fn a_hand_over_wakes_the_waiter(w: World) -> Verdict {
     let (faults, other) = (w.fault_store().await, w.keeper().await);

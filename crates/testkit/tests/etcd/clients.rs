@@ -80,7 +80,7 @@ async fn a_user_with_few_rights_takes_locks_and_outlives_its_token(mut server: R
     drop(soon("the waiter's turn", waiter).await.expect("no panic").expect("granted"));
 }
 
-/// The data comes back from a snapshot: locks, and revisions, may be those of an earlier time. Whoever
+/// The data comes back from a snapshot: locks, and revisions, may be those of an earlier time. A client that
 /// held something hears of its loss, and no lock is taken as if nothing had happened.
 async fn a_cluster_restored_from_a_snapshot_is_noticed(mut server: Running) {
     for token in ["etcd-cluster", "restored"] {
@@ -106,7 +106,7 @@ async fn a_cluster_restored_from_a_snapshot_is_noticed(mut server: Running) {
         words.extend(restore.iter().map(String::as_str));
         etcdctl(&server, &words).await;
         server.restart().expect("restarted");
-        // The first to ask may only hear that its session is over; whoever goes on hears why.
+        // The first to ask may only hear that its session is over; a client that goes on hears why.
         let attempt = async || soon("an answer", first.lock("b").try_now()).await;
         assert!(attempt().await.is_err(), "as if nothing had happened");
         let refused = attempt().await.expect_err("not the cluster it was").to_string();
@@ -128,7 +128,7 @@ async fn a_cluster_restored_from_a_snapshot_is_noticed(mut server: Running) {
 pub(crate) struct Etcdctl {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
-    /// What it runs reads from a pipe here, and ends when somebody writes into it.
+    /// What it runs reads from a pipe here, and ends when the test writes into it.
     folder: tempfile::TempDir,
 }
 

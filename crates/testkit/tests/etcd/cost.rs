@@ -133,7 +133,7 @@ async fn a_try_on_a_busy_name_is_one_request_and_leaves_nothing(server: Running)
     }
 }
 
-/// Who held the lock before anybody came knows of nobody, so the next one reads once.
+/// A holder that was alone knows of no waiter to notify, so the next one reads once.
 async fn a_hand_over_is_one_read(server: Running) {
     let keepers = [keeper(&server).await, keeper(&server).await];
     let mut held = keepers[0].lock("a").await.expect("free");
@@ -170,7 +170,7 @@ async fn queue(server: &Running, ahead: &Keeper, count: usize) -> Vec<(Keeper, N
 
 type Next = JoinHandle<lockkeeper::Result<Guard>>;
 
-/// However many wait, the one whose turn it is hears of it, and nobody else stirs. It watches its
+/// However many wait, the one that is granted the lock hears of it, and no other stirs. It watches its
 /// predecessor and itself; its session watches its mailbox.
 async fn in_a_line_a_lock_passes_on_without_a_read(server: Running) {
     let holder = keeper(&server).await;

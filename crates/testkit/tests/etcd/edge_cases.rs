@@ -92,7 +92,7 @@ async fn a_copy_sent_to_a_silent_endpoint_becomes_no_ghost(server: Running) {
     assert_eq!(length(&store, "a").await, 0);
 }
 
-/// Somebody has begun to take another lease for a session, long ago, and could not finish.
+/// Another handle began to take one more lease for a session, long ago, and could not finish.
 async fn a_lease_that_was_left_half_way_is_renewed_before_it_is_used(server: Running) {
     const TTL: Duration = Duration::from_secs(5);
     let store = store(server.url()).await;
@@ -415,8 +415,8 @@ async fn a_next_one_that_cannot_be_told_holds_up_no_release(server: Running) {
     third.abort();
 }
 
-/// A restart makes the server forget all tokens. Whoever asks then gets a new one, or waits until
-/// somebody else has got it.
+/// A restart makes the server forget all tokens. A request that comes then gets a new one, or waits until
+/// another request has got it.
 async fn many_outlive_their_token_together(mut server: Running) {
     const TASKS: usize = 32;
     for (path, body) in [
@@ -442,7 +442,7 @@ async fn many_outlive_their_token_together(mut server: Running) {
         tasks.spawn(async move { keeper.lock(format!("name {task}")).await?.release().await });
     }
     for done in soon("all of them", tasks.join_all()).await {
-        done.expect("nobody is refused");
+        done.expect("none is refused");
     }
     let count = logins(&server);
     assert!(count <= 6, "{TASKS} tasks have logged in {count} times");

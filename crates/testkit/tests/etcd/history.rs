@@ -115,7 +115,7 @@ async fn pairs(keeper: &Keeper, times: usize) {
     }
 }
 
-/// Old revisions go, young ones stay, and those who wait are woken, also when their watches are new.
+/// Old revisions go, young ones stay, and waiters are woken, also when their watches are new.
 async fn with_compact_the_history_stops_growing_and_waiters_are_woken(server: Running) {
     let proxy = FaultProxy::to(server.ports()[0]).expect("a proxy");
     let ttl = Duration::from_secs(6);
@@ -234,7 +234,7 @@ async fn a_history_that_only_grows_is_advised_about(server: Running) {
     assert_eq!(advice(&compacts).await, None, "these clients compact it");
     let revision = revision(&server);
     ask(&server, "/v3/kv/compaction", &json!({ "revision": revision.to_string() }));
-    assert_eq!(advice(&keeper).await, None, "somebody compacts it");
+    assert_eq!(advice(&keeper).await, None, "it is compacted");
     for keeper in [keeper, compacts] {
         keeper.close().await;
     }

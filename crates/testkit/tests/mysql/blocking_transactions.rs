@@ -42,7 +42,7 @@ fn sitting() -> i64 {
 }
 
 /// Returns after so long a time, as the session's renewals show it: all is well with what is held, other
-/// names are free, and somebody who contends for the name itself gets an answer.
+/// names are free, and a client that contends for the name itself gets an answer.
 async fn all_is_well(server: &Running, keeper: &Keeper, held: &[&Guard], name: &str) {
     let mut witness = client(server).await;
     let ends = "SELECT MAX(expires) FROM lk_session";
@@ -111,7 +111,7 @@ async fn locked_rows_cost_no_guard_its_life(server: Running) {
 }
 
 /// The row of a line, which every change of the line needs: who asks for the name is told that others are in
-/// the way. The row of a session: its own guards are lost, and nobody else's.
+/// the way. The row of a session: its own guards are lost, and no others.
 async fn a_locked_line_or_session_costs_no_other_guard_its_life(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let (mut user, mut witness) = (client(&server).await, client(&server).await);

@@ -23,7 +23,7 @@ async fn a_server_that_crashes_keeps_the_locks(server: Running) {
     crashes_and_remembers(server).await;
 }
 
-/// Unknown is not lost, until the deadline; those who wait are served when the server goes on.
+/// Unknown is not lost, until the deadline; waiters are served when the server goes on.
 async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters(server: Running) {
     stands_still(server, TTL).await;
 }
@@ -85,7 +85,7 @@ async fn a_restart_under_load_leaves_no_orphan_and_no_fence_goes_back(mut server
     for keeper in keepers {
         keeper.close().await;
     }
-    // A session that was lost with the server expires, and somebody's renewal clears it away.
+    // A session that was lost with the server expires, and another session's renewal sweeps it.
     let (sweeper, mut witness) = (keeper(&server).await, client(&server).await);
     let _held = sweeper.lock("another").await.expect("free");
     eventually("only its ticket is left", async || standing(&mut witness).await == 1).await;

@@ -1,4 +1,4 @@
-//! Connections that fall silent, are cut while nobody uses them, or end at a server that is not the
+//! Connections that fall silent, are cut while idle, or end at a server that is not the
 //! right one any more.
 
 use crate::support::{TTL, client, cut_all, keeper, number, standing, status};
@@ -255,7 +255,7 @@ async fn an_enter_whose_answer_fails_leaves_no_orphan(server: Running) {
     two.close().await;
 }
 
-/// Nobody may be looked for who has left, or the server is asked for ever.
+/// A ticket that has left must not be looked for, or the server is asked for ever.
 async fn a_ticket_that_leaves_during_a_poll_is_not_looked_for(server: Running) {
     let (proxy, keeper) = through_a_proxy(&server, Duration::from_secs(600)).await;
     let store = keeper.store().clone();
@@ -291,7 +291,7 @@ async fn a_ticket_that_leaves_during_a_poll_is_not_looked_for(server: Running) {
     proxy.open();
     soon("the poll's answer", poll).await.expect("no panic");
     soon("the leave's answer", leave).await.expect("no panic");
-    eventually("nobody asks", async || {
+    eventually("no request comes", async || {
         let before = status(&mut witness, "Com_stmt_execute").await;
         tokio::time::sleep(Duration::from_millis(300)).await;
         status(&mut witness, "Com_stmt_execute").await == before
@@ -344,7 +344,7 @@ async fn fifty_sessions_that_wait_are_one_query(server: Running) {
 async fn a_short_session_does_not_wait_for_what_is_swept(server: Running) {
     let keeper = testkit::live::keeper(&server, Duration::from_millis(600)).await;
     let held = keeper.lock("a").await.expect("free");
-    // Dead sessions whose lines somebody sits on.
+    // Dead sessions whose lines a transaction blocks.
     let mut user = client(&server).await;
     for dead in 0..4 {
         for sql in [
@@ -397,7 +397,7 @@ async fn an_emptied_database_is_made_anew(server: Running) {
     keeper.close().await;
 }
 
-/// All others wait for the first one, and nobody makes anew what is there.
+/// All others wait for the first one, and none makes anew what is there.
 async fn a_later_client_makes_no_table_anew(server: Running) {
     let mut comers = tokio::task::JoinSet::new();
     for comer in 0..8 {

@@ -22,7 +22,7 @@ testkit::tests! {
 }
 
 /// Two who come and go without a pause meet in every way: one comes while the other takes the free lock,
-/// holds it, or leaves by the plain statement. Nobody is forgotten, and no two are in.
+/// holds it, or leaves by the plain statement. No waiter is forgotten, and no two hold it.
 /// `LOCKKEEPER_RACES` says how many rounds each makes.
 async fn a_client_that_comes_while_the_holder_leaves_is_served(server: Running) {
     let rounds: usize = env::var("LOCKKEEPER_RACES").map_or(300, |n| n.parse().expect("a number"));

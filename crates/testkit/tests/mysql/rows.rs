@@ -68,7 +68,7 @@ async fn a_row_belongs_to_one_owner_until_its_time_is_over(server: Running) {
     assert_eq!((renew(&mut user, 1, short).await, release(&mut user, 1, short).await), (0, 0));
 }
 
-/// Nobody's row would be everybody's.
+/// The row of no session would be the row of every session.
 async fn a_row_is_not_given_to_an_owner_without_a_name(server: Running) {
     let mut user = table(&server).await;
     let sql = "CALL lk_row_lock('job', 'id', 1, NULL, 60000)";

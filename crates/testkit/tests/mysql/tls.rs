@@ -19,7 +19,7 @@ testkit::tests! {
         a_server_that_offers_no_tls_is_not_talked_to_without;
 }
 
-/// What the store says to whoever comes with this URL. It never shows the password.
+/// What the store says to a client that comes with this URL. It never shows the password.
 async fn refusal(url: &str) -> StoreError {
     match soon("an answer", Keeper::connect(url)).await {
         Err(Error::Store(e)) => {
@@ -98,7 +98,7 @@ async fn a_server_that_offers_no_tls_is_not_talked_to_without(server: Running) {
     assert!(e.kind == ErrorKind::Misconfigured && e.what.contains("offers no TLS"), "{e:?}");
 }
 
-/// A server that takes no plain connection says so to everybody.
+/// A server that takes no plain connection says so to every client.
 async fn a_client_that_must_use_tls_is_told_how(server: Running) {
     use mysql_async::prelude::Queryable;
     let root = format!("mysql://root@127.0.0.1:{}/lockkeeper", server.ports()[0]);

@@ -142,7 +142,7 @@ async fn a_paused_holders_commit_is_refused(server: Running) {
     second.close().await;
 }
 
-/// A grant of a session that nobody renews any more.
+/// A grant of a session that is not renewed any more.
 async fn abandoned(url: &str) -> Sequencer {
     let keeper = Keeper::builder().ttl(Duration::from_millis(500)).connect(url).await;
     let keeper = keeper.expect("the server answers");
@@ -152,7 +152,7 @@ async fn abandoned(url: &str) -> Sequencer {
     sequencer
 }
 
-/// The check and the commit are one step: nobody is granted the lock in between, though the session
+/// The check and the commit are one step: no other ticket is granted the lock in between, though the session
 /// has expired; renewals of other sessions and other names go on.
 async fn a_checked_fence_is_not_overtaken_before_the_commit(server: Running) {
     let (mut user, mut witness) = (client(&server).await, client(&server).await);
@@ -167,7 +167,7 @@ async fn a_checked_fence_is_not_overtaken_before_the_commit(server: Running) {
     eventually("it is dead", async || number(&mut witness, ended).await > 0).await;
     assert!(!waiter.is_finished());
     drop(soon("another name", second.lock("b").into_future()).await.expect("free"));
-    fence_check(&mut tx, &held.sequencer()).await.expect("still nobody else's");
+    fence_check(&mut tx, &held.sequencer()).await.expect("still held by this session");
     tx.commit().await.expect("committed");
     let next = soon("the waiter's turn", waiter).await.expect("no panic").expect("granted");
     assert!(next.fence() > held.fence());
@@ -236,7 +236,7 @@ async fn without_a_transaction_there_is_no_lock_and_no_check(server: Running) {
     keeper.close().await;
 }
 
-/// The dead session's row is the transaction's until it ends. Nobody waits for that: who asks for the name
+/// The dead session's row is the transaction's until it ends. No client waits for that: one that asks for the name
 /// is told that it is busy or stands in line, and others are served.
 async fn a_transaction_that_takes_over_from_the_dead_delays_no_other(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
@@ -256,7 +256,7 @@ async fn a_transaction_that_takes_over_from_the_dead_delays_no_other(server: Run
     keeper.close().await;
 }
 
-/// One name of the dead is the transaction's. The others are nobody's.
+/// One name of the dead is the transaction's. The others are free.
 async fn a_transaction_that_takes_over_from_the_dead_keeps_no_other_name_closed(server: Running) {
     let (keeper, mut user) = (keeper(&server).await, client(&server).await);
     let _held = keeper.lock("held").await.expect("free");

@@ -78,7 +78,7 @@ async fn back_to_layout_3(root: &mut Conn) {
     root.query_drop("UPDATE lk_meta SET layout = 3").await.expect("done");
 }
 
-/// Whoever wants to change a table that the transaction has read makes all who come after wait.
+/// A change of a table that the transaction has read makes all later statements wait.
 async fn upgrades_beside_an_open_transaction_cost_no_lock(server: Running) {
     let keeper = live::keeper(&server, SHORT).await;
     let held = keeper.lock("held").await.expect("free");

@@ -74,7 +74,7 @@ async fn an_uncontended_lock_and_its_release_are_two_calls_and_no_message(server
         log.news(WORDS);
         pair().await;
         let told = log.news(WORDS);
-        assert!(!told.contains(&"pg_notify".to_owned()), "nobody waits: {told:?}");
+        assert!(!told.contains(&"pg_notify".to_owned()), "no ticket waits: {told:?}");
         all.push(told);
     }
     assert!(all.iter().any(|told| *told == ["lk_name_key", "lk_pass_on"]), "{all:?}");
@@ -105,7 +105,7 @@ async fn a_release_is_prepared_while_the_lock_is_held(server: Running) {
     keeper.close().await;
 }
 
-/// However many wait, the one whose turn it is learns of it by one message, and nobody else stirs.
+/// However many wait, the one that is granted the lock learns of it by one message, and no other stirs.
 async fn a_hand_over_is_one_call_and_one_message(server: Running) {
     let (holder, mut log) = (keeper(&server).await, Log::of(&server));
     let mut held = holder.lock("a").await.expect("free");
@@ -173,7 +173,7 @@ async fn connections(user: &User) -> i64 {
 
 /// Users' transactions sit on a line's row, on another session's row, on a name and on a checked fence
 /// for longer than several sessions live. Who wants those has to wait or is told that they are busy;
-/// nobody else loses anything. `LOCKKEEPER_SIT=30` says for how many seconds.
+/// no other session loses anything. `LOCKKEEPER_SIT=30` says for how many seconds.
 async fn transactions_that_block_rows_end_no_other_session(server: Running) {
     let sit = std::env::var("LOCKKEEPER_SIT")
         .map_or(TTL * 3, |s| Duration::from_secs(s.parse().expect("a number")));
@@ -221,7 +221,7 @@ async fn transactions_that_block_rows_end_no_other_session(server: Running) {
     keeper.close().await;
 }
 
-/// A line that somebody sits on is no reason to keep others waiting whose turn has come: who asks for both
+/// A line that a transaction blocks is no reason to keep others waiting whose turn has come: who asks for both
 /// hears of the other.
 async fn a_blocked_line_holds_up_no_other_line(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
@@ -243,7 +243,7 @@ async fn a_blocked_line_holds_up_no_other_line(server: Running) {
     eventually("the turn of a", async || stands().await == [true, true]).await;
 }
 
-/// A place in such a line cannot be had, and nobody tells when the transaction ends: who would stand there
+/// A place in such a line cannot be had, and no message tells when the transaction ends: a client that would stand there
 /// comes again, ever more rarely, and in no more time than a try takes.
 async fn an_enter_into_a_blocked_line_is_told_to_come_again(server: Running) {
     const HURRY: &[&str] = &["lk_hurry() THEN"];
@@ -287,7 +287,7 @@ async fn what_was_released_is_free_though_its_line_was_blocked_just_now(server: 
     }
 }
 
-/// Everybody sends by one connection: those who try for a line that somebody sits on must not fill it.
+/// All tasks send by one connection: tries for a line that a transaction blocks must not fill it.
 async fn many_tries_for_a_blocked_line_delay_no_other(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let held = keeper.lock("b").await.expect("free");
@@ -311,7 +311,7 @@ async fn many_tries_for_a_blocked_line_delay_no_other(server: Running) {
     keeper.close().await;
 }
 
-/// A session is closed though somebody sits on one of its lines: the others are free at once.
+/// A session is closed though a transaction blocks one of its lines: the others are free at once.
 async fn a_blocked_line_keeps_no_session_from_closing(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let mut held = Vec::new();

@@ -316,7 +316,7 @@ async fn the_schema_is_made_once_however_many_come(server: Running) {
 }
 
 /// A user's transaction has looked at everything and goes on. What an upgrade does not change it does not
-/// wait for, nor does anybody wait for it.
+/// wait for, nor does another session wait for it.
 async fn an_upgrade_of_functions_alone_waits_for_no_transaction(server: Running) {
     Keeper::connect(server.url()).await.expect("connected").close().await;
     let user = User::of(&server).await;
@@ -349,7 +349,7 @@ async fn a_client_that_never_waits_sweeps_too(server: Running) {
     assert_eq!(user.number(dead).await, 0, "closing has swept");
 }
 
-/// A line that nobody has used for a day is forgotten, but not as long as a closed ticket may come to it.
+/// A line that has not been used for a day is forgotten, but not as long as a closed ticket may come to it.
 async fn a_mark_against_late_copies_outlives_the_sweep(server: Running) {
     let user = session(&server, 60_000).await;
     let enter = "SELECT lockkeeper.lk_enter('old', '\\x02', '\\x01', 1, 1, true, '', NULL, 9)";
@@ -435,7 +435,7 @@ async fn no_number_is_less_than_one_that_a_line_remembers(server: Running) {
         let plain = one.lock("a").await.expect("free");
         let behind = tokio::spawn(two.lock("a").into_future());
         let waiting = "SELECT others::bigint FROM lockkeeper.lk_line";
-        eventually("somebody waits", async || user.number(waiting).await == 1).await;
+        eventually("a session waits", async || user.number(waiting).await == 1).await;
         let fence = plain.fence();
         plain.release().await.expect("held");
         let handed = soon("the turn", behind).await.expect("no panic").expect("granted");
@@ -451,7 +451,7 @@ async fn no_number_is_less_than_one_that_a_line_remembers(server: Running) {
     }
 }
 
-/// The plain statement does not look at the session, which was alive a moment ago. If somebody has ended it
+/// The plain statement does not look at the session, which was alive a moment ago. If another session has ended it
 /// since, its lock is one of the dead: the next comer takes it, and the holder is told.
 async fn a_lock_of_a_session_that_was_just_ended_is_free(server: Running) {
     let (user, other) = (User::of(&server).await, keeper(&server).await);

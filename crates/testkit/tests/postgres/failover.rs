@@ -47,7 +47,7 @@ fn lead_to(server: &mut Running, port: u16) {
     fs::write(&file, text.replace(&before, &format!("port={port} "))).expect("written");
     let pid = server.nodes()[0].pid().expect("pgbouncer runs");
     let told = Command::new("kill").args(["-HUP", &pid.to_string()]).status();
-    assert!(told.expect("a program that everybody has").success());
+    assert!(told.expect("a program that every machine has").success());
 }
 
 async fn take(keeper: &Keeper, name: &str) -> Guard {

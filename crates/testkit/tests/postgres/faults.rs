@@ -135,7 +135,7 @@ async fn a_server_that_restarts_keeps_the_locks(server: Running) {
     crashes_and_remembers(server).await;
 }
 
-/// Unknown is not lost, until the deadline; those who wait are served when the server goes on.
+/// Unknown is not lost, until the deadline; waiters are served when the server goes on.
 async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters(server: Running) {
     stands_still(server, TTL).await;
 }
@@ -151,7 +151,7 @@ async fn a_waiter_whose_connections_are_cut_gets_its_turn(server: Running) {
 }
 
 /// Twelve processes on eight names: no deadlock and no serialization error, not even one that is
-/// repeated in silence, and nobody is left behind. `LOCKKEEPER_PAIRS=5000` makes it as long as one likes.
+/// repeated in silence, and no waiter is left behind. `LOCKKEEPER_PAIRS=5000` makes it as long as one likes.
 async fn twelve_processes_on_eight_names_meet_no_error(server: Running) {
     let user = User::of(&server).await;
     let pairs: usize =

@@ -82,7 +82,7 @@ async fn a_connection_that_hangs_under_a_renewal_costs_no_session(server: Runnin
     assert!(held.is_held(), "{:?}", held.health());
 }
 
-/// The answer to an enter is lost, and then the server cannot be reached: nobody knows what was done.
+/// The answer to an enter is lost, and then the server cannot be reached: the client cannot know what was done.
 async fn what_may_have_been_done_is_never_called_undone(server: Running) {
     let user = User::of(&server).await;
     let proxy = FaultProxy::to(server.ports()[0]).expect("a port");
@@ -138,7 +138,7 @@ async fn callers_do_not_queue_for_a_server_that_is_silent(server: Running) {
         })
         .collect();
     for asked in asking {
-        soon("an answer", asked).await.expect("no panic").expect_err("nobody is there");
+        soon("an answer", asked).await.expect("no panic").expect_err("no server is there");
     }
 }
 
@@ -209,7 +209,7 @@ async fn a_connection_that_only_reads_from_now_on_is_left(server: Running) {
     let before = user.number(all).await;
     user.number("SELECT pg_reload_conf()::int::bigint").await;
     eventually("other connections", async || {
-        let guard = keeper.lock("a").await.expect("nobody need know");
+        let guard = keeper.lock("a").await.expect("the user need not know");
         guard.release().await.expect("released");
         user.number(all).await != before
     })
@@ -239,7 +239,7 @@ async fn an_emptied_database_is_made_anew(server: Running) {
 }
 
 /// Errors are known by their codes and by a field of its own that says how bad they are, in whatever language
-/// the server speaks: one that it only refuses with costs nobody the connection.
+/// the server speaks: one that it only refuses with costs no client its connection.
 async fn a_refusal_in_another_language_is_no_broken_connection(server: Running) {
     let (keeper, user) = (keeper(&server).await, User::of(&server).await);
     let e = user.batch_execute("SELECT 1/0").await.expect_err("refused");

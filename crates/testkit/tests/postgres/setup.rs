@@ -72,7 +72,7 @@ async fn missing_rights_are_named_with_the_statement_that_grants_them(server: Ru
         granted += grants.len();
     };
     assert!(granted > 4);
-    // What nobody contends for needs less.
+    // An uncontended lock needs less.
     let other = Keeper::connect(&url).await.expect("connected");
     let held = keeper.lock("a").await.expect("free");
     let waiter = tokio::spawn(other.lock("a").into_future());

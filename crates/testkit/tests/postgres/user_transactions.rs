@@ -104,7 +104,7 @@ async fn a_paused_holders_commit_is_refused(server: Running) {
     keeper.close().await;
 }
 
-/// While a transaction that has checked a fence is open, nobody else gets the lock: not by a release,
+/// While a transaction that has checked a fence is open, no other session gets the lock: not by a release,
 /// not by expiry, not by an eviction, neither a keeper nor another transaction. The line itself goes
 /// on: others come and wait.
 async fn what_was_checked_stays_held_until_the_commit(server: Running) {

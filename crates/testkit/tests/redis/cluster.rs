@@ -82,7 +82,7 @@ async fn take_many(keeper: &Keeper) -> Vec<Guard> {
     guards
 }
 
-/// A session that is lost at one node is lost at all, and whoever waits anywhere is served.
+/// A session that is lost at one node is lost at all, and waiters at every node are served.
 async fn a_node_that_restarts_empty_ends_the_sessions_that_it_knew(mut server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let guards = take_many(&one).await;

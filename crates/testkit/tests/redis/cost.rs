@@ -45,7 +45,7 @@ async fn an_uncontended_lock_and_its_release_are_two_commands(server: Running) {
 /// In how many processes a crowd waits.
 const PROCESSES: usize = 8;
 
-/// However many wait, the one whose turn it is learns of it by one message, and nobody else stirs.
+/// However many wait, the one that is granted the lock learns of it by one message, and no other stirs.
 async fn a_hand_over_is_one_script_and_one_message(server: Running) {
     let (holder, mut witness) = (keeper(&server).await, Witness::of(&server).await);
     for waiters in [8, 80, 800] {

@@ -19,7 +19,7 @@ pub(crate) struct Crowd {
 #[derive(Default)]
 struct Shared {
     register: Register,
-    /// The highest fence that anybody has been granted.
+    /// The highest fence that a member has been granted.
     highest: AtomicU64,
     /// How often each member was served.
     rounds: Vec<AtomicU64>,
@@ -64,7 +64,7 @@ impl Shared {
             let fence = guard.fence();
             assert!(fence > before, "{fence} was granted after {before}");
             self.highest.fetch_max(fence, SeqCst);
-            // Who is too late is refused; nobody can help that but the register.
+            // A write that is too late is refused; only the register can do that.
             let _ = self.register.increment(fence).await;
             match guard.release().await {
                 Ok(()) => self.rounds[me].fetch_add(1, SeqCst),

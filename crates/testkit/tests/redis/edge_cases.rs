@@ -1,5 +1,5 @@
 //! What happens rarely to a Redis server: data that go back in time, replies that are lost, memory that
-//! is full, sessions that nobody renews or that several handles act for.
+//! is full, sessions that are not renewed or that several handles act for.
 
 use lockkeeper::{
     ErrorKind, Keeper, Mode, Name, Store as _, TicketId,
@@ -94,7 +94,7 @@ impl Witness {
 }
 
 /// After a failover or a restart the server may be back at a moment before a release. The lock must
-/// not stay with somebody who has let go of it and whose session lives on.
+/// not stay with a live session that has released it.
 async fn a_release_that_the_server_has_forgotten_is_made_again(server: Running) {
     let mut witness = Witness::of(server.ports()[0]).await;
     let one = Keeper::builder().ttl(Duration::from_secs(3)).connect(server.url()).await;
@@ -360,7 +360,7 @@ async fn a_lock_whose_keys_were_evicted_is_lost(server: Running) {
     assert!(kept.is_held());
 }
 
-/// Nobody else is served while a script runs, so none goes through thousands of lines. And who asks
+/// No other client is served while a script runs, so none goes through thousands of lines. And a client that asks
 /// again and again for what is taken leaves no trace of it.
 async fn a_session_with_many_tickets_is_looked_through_in_pieces(server: Running) {
     let (keeper, mut witness) = (keeper(server.url()).await, Witness::of(server.ports()[0]).await);
@@ -398,7 +398,7 @@ async fn a_late_copy_of_an_enter_does_not_undo_a_hold(server: Running) {
     assert!(line.tickets.len() == 1 && line.tickets[0].owner.is_none());
 }
 
-/// Ticket ids are public, so nobody gets anything by knowing one.
+/// Ticket ids are public, so knowing one gives no rights.
 async fn anothers_ticket_id_gives_no_rights(server: Running) {
     let keeper = keeper(server.url()).await;
     let (owner, other) =

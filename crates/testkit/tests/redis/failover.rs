@@ -179,7 +179,7 @@ async fn a_primary_that_falls_silent_is_left_for_the_new_one(mut server: Running
     assert_eq!(hasty.check(&perhaps.sequencer()).await.expect("an answer"), perhaps.is_held());
 }
 
-/// Not what anybody wants, and said in docs/guarantees.md: a server that has missed the newest grants
+/// Not what a user wants, and said in docs/guarantees.md: a server that has missed the newest grants
 /// and whose clock is behind has nothing that would tell it where fences have got to.
 async fn a_promotion_onto_a_clock_behind_is_the_expected_breach(mut server: Running) {
     let (one, two) = (keeper_for(&server, LONG).await, keeper_for(&server, LONG).await);

@@ -91,7 +91,7 @@ impl Setup {
         Taker::at(program, &self.our_url(), ttl, Duration::ZERO).await
     }
 
-    /// A command as somebody would give it by hand.
+    /// A command as an administrator would give it.
     async fn by_hand<T: redis::FromRedisValue>(&self, words: &[&[u8]]) -> Result<T> {
         let client = redis::Client::open(self.url.as_str())?;
         let mut connection = client.get_multiplexed_async_connection().await?;
@@ -105,7 +105,7 @@ impl Setup {
         Ok(u64::try_from(ms).ok().map(Duration::from_millis))
     }
 
-    /// Ends the lock, whoever has it.
+    /// Ends the lock, whichever side has it.
     async fn remove(&self) -> Result<()> {
         let removed: u64 = self.by_hand(&[b"DEL", self.name.as_bytes()]).await?;
         ensure!(removed == 1, "nothing was there");
@@ -168,7 +168,7 @@ async fn ours_gives_way_to_theirs_when_its_process_is_killed(c: Setup) -> Result
     Ok(())
 }
 
-/// Four processes add their marks to a file that checks nothing. Nobody stands in a line, so they go on
+/// Four processes add their marks to a file that checks nothing. No ticket stands in a line, so they go on
 /// until both sides are seen to have taken turns.
 async fn both_together_lose_no_update(c: Setup) -> Result<()> {
     const ROUNDS: usize = 25;

@@ -1,4 +1,4 @@
-//! Keys that somebody else has written.
+//! Keys that another program has written.
 
 use crate::support::{Witness, keeper};
 use lockkeeper::{Error, ErrorKind, Keeper};
@@ -10,7 +10,7 @@ testkit::tests! {
         a_key_that_holds_something_else_is_named_and_left_alone;
 }
 
-/// Somebody uses our prefix for something else: said, with the key, and left as it is.
+/// Another program uses our prefix for something else: said, with the key, and left as it is.
 async fn a_key_that_holds_something_else_is_named_and_left_alone(server: Running) {
     let mut witness = Witness::of(&server).await;
     let about = |e: Error| match e {

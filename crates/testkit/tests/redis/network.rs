@@ -1,5 +1,5 @@
 //! What becomes of locks when the network to a Redis server is bad: connections that hang, servers that
-//! cannot be reached, addresses behind which nobody speaks.
+//! cannot be reached, addresses behind which no server answers.
 
 use lockkeeper::{Error, ErrorKind, Health, Keeper};
 use servers::{FaultProxy, Running};
@@ -52,7 +52,7 @@ async fn requests_to_an_unreachable_server_fail_together_not_one_after_the_other
         })
         .collect();
     for ask in asks {
-        let e = ask.await.expect("no panic").expect_err("nobody is there");
+        let e = ask.await.expect("no panic").expect_err("no server is there");
         assert!(matches!(&e, Error::Store(e) if e.kind == ErrorKind::Unavailable));
     }
     let took = began.elapsed();

@@ -104,7 +104,7 @@ async fn a_session_whose_key_was_evicted_is_compared_once_and_then_trusted(serve
     keeper.close().await;
 }
 
-/// Unknown is not lost, until the deadline; those who wait are served when the server goes on.
+/// Unknown is not lost, until the deadline; waiters are served when the server goes on.
 async fn a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters(server: Running) {
     stands_still(server, TTL).await;
 }

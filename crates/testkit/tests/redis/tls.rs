@@ -28,7 +28,7 @@ testkit::tests! {
         the_documented_rights_suffice_for_the_other_urls;
 }
 
-/// A server that lets nobody in without a certificate and a password.
+/// A server that refuses clients without a certificate and a password.
 struct Guarded {
     server: Running,
 }

@@ -21,7 +21,7 @@ testkit::tests! {
         long_names_are_spread_over_several_sessions;
 }
 
-/// The creation and the list that follows it are sent together, whoever had the lock before.
+/// The creation and the list that follows it are sent together, whichever client had the lock before.
 async fn a_lock_is_two_packets_at_once_and_its_release_another(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
     let alternating = async || {
@@ -114,14 +114,14 @@ async fn a_release_wakes_one_of_all_waiters_in_many_processes(server: Running) {
             None => crowd[at].tell("release").await,
         }
         at = soon("the next grant", granted_in(&mut crowd)).await;
-        // Whoever had to wait for the lock has watched its own node, too.
+        // A client that had to wait for the lock has watched its own node, too.
         let own = u64::from(turn > 0);
         assert_eq!(wake_ups(&server) - before, 1 + own, "turn {turn}, {waiters} waiters");
         before = wake_ups(&server);
     }
 }
 
-/// However many wait; and whoever comes wakes nobody.
+/// However many wait; and a client that comes wakes no other.
 async fn a_released_permit_wakes_no_more_than_there_are_permits(server: Running) {
     const PERMITS: u32 = 2;
     const WAITERS: usize = 12;
@@ -146,7 +146,7 @@ async fn a_released_permit_wakes_no_more_than_there_are_permits(server: Running)
         held.push_back(guard);
         keepers.push(keeper);
         let woken = wake_ups(&server) - before;
-        // Whoever had to wait has watched its own node, too.
+        // A client that had to wait has watched its own node, too.
         assert!(woken <= u64::from(PERMITS) + 1, "{woken} in turn {turn}");
     }
 }
@@ -200,7 +200,7 @@ async fn long_names_are_spread_over_several_sessions(server: Running) {
     };
     renew().await;
     assert_eq!(cost(&server, renew).await, 6);
-    // Somebody waits in each of them, and is woken.
+    // A ticket waits in each of them, and is woken.
     for at in [499, 250, 0] {
         let next = tokio::spawn(witness.lock(name(at)).into_future());
         until_length(witness.store(), &name(at), 2).await;
@@ -226,7 +226,7 @@ fn watches(server: &Running) -> u64 {
     told(server, "mntr", "zk_watch_count\t")
 }
 
-/// How often somebody was told so far that a node has gone, or that a line has changed.
+/// How often a client was told so far that a node has gone, or that a line has changed.
 fn wake_ups(server: &Running) -> u64 {
     let [gone, changed] = ["deleted", "children"]
         .map(|what| told(server, "mntr", &format!("zk_sum_node_{what}_watch_count\t")));

@@ -412,7 +412,7 @@ async fn readers_and_writers_of_both_are_granted_in_their_order(c: Setup) -> Res
     let last = tokio::spawn(one.rwlock(&c.name).write().into_future());
     arrived(5).await;
     assert!(third.is_silent().await, "ours reads");
-    assert!(fourth.is_silent().await && !reader.is_finished(), "nobody passes a writer");
+    assert!(fourth.is_silent().await && !reader.is_finished(), "no ticket passes a writer");
     first.release().await?;
     third.expect("granted").await;
     assert!(fourth.is_silent().await && !reader.is_finished(), "theirs writes");

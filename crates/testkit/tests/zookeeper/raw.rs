@@ -66,7 +66,7 @@ async fn a_ticket_that_we_must_not_read_is_waited_for(server: Running) {
     let address = format!("127.0.0.1:{}", server.ports()[0]);
     let url = |who: &str| format!("zookeeper://{who}{address}?raw=true&prefix=of{}", who.len());
     let ours = keeper_at(&url(""), TTL).await;
-    // The node of the line is everybody's.
+    // Every client may use the node of the line.
     ours.lock("a").await.expect("free").release().await.expect("released");
     let theirs = keeper_at(&url("app:secret@"), TTL).await;
     let guard = theirs.lock("a").await.expect("free");

@@ -76,7 +76,7 @@ fn session_of(server: &Running, ticket: TicketId) -> i64 {
             return session;
         }
     }
-    panic!("nobody has {ticket}: {text}")
+    panic!("no session has {ticket}: {text}")
 }
 
 /// The password of a session follows from its number, by Java's generator of random numbers.

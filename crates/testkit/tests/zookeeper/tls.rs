@@ -11,7 +11,7 @@ testkit::tests! {
         with_tls_both_sides_must_be_known;
 }
 
-/// What is made with credentials is for those who have them.
+/// What is made with credentials is for clients that have them.
 async fn others_without_the_password_get_nothing(server: Running) {
     let address = format!("127.0.0.1:{}", server.ports()[0]);
     let url = |who: &str| format!("zookeeper://{who}{address}/chroot/deep?prefix=p");
