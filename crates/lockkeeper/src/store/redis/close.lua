@@ -1,5 +1,5 @@
--- Ends a session, takes its tickets out of the lines that are named, and sweeps what others have left. One
--- round trip for a bucket.
+-- Ends a session, takes its tickets out of the named lines, and sweeps what dead sessions have left. One round trip for
+-- a bucket.
 -- KEYS e s n o x [z t]…   ARGV session stray-for [name ticket session]…, another session or - to sweep
 -- -> 1
 local E, S, N, O, X = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

@@ -17,9 +17,9 @@
 --   t  hash  ticket  -> "session weight capacity fence entered granted hold note_edit cell_edit note";
 --                       fence and granted are 0 while it waits; session is - for a hold that has
 --                       outlived its session, until hold.
---            x session ticket -> until when a copy of its enter is refused: it was closed
+--            x session ticket -> until when a late duplicate of its enter is refused: it was closed
 --   c  hash  the cell of one name: v its bytes, f the fence of its writer
--- A line that is empty leaves nothing behind: the fence of its next grant is above n's @.
+-- An empty line leaves nothing behind: the fence of its next grant is above n's @.
 -- Numbers are doubles here and stay exact up to 2^53, which the clock reaches in the year 2255.
 
 local function num(n) return string.format('%.0f', n) end
@@ -63,8 +63,8 @@ local function write(T, k)
   ) .. k.note)
 end
 
--- Evictions, lock-delay, channel and owner of a session. Of one whose entry was evicted nothing is known; its
--- owner reads as one without a process, a host and a program.
+-- Evictions, lock-delay, channel and owner of a session. If the server has evicted the entry, nothing is known;
+-- the owner then reads as one without a process, a host and a program.
 local function about(S, sid)
   local v = redis.call('HGET', S, sid)
   if not v then return 0, 0, '', '0\31\31' end
@@ -72,9 +72,9 @@ local function about(S, sid)
   return tonumber(evictions), tonumber(delay), channel, owner
 end
 
--- Notes what the clock says. If it was set back, ends that were reckoned before lie too far ahead: none
--- is further away than a renewal would put it now, so a dead session lasts one TTL more and not for as
--- long as the clock went back.
+-- Notes what the clock says. If it was set back, ends that were computed before lie too far ahead: each is moved
+-- to where a renewal would put it now. So a dead session lasts one TTL more, and not for as long as the clock went
+-- back.
 local function mark(E, S, now)
   local last = tonumber(redis.call('HGET', S, '@') or 0)
   redis.call('HSET', S, '@', num(now))
@@ -87,7 +87,7 @@ local function mark(E, S, now)
   end
 end
 
--- A ticket that waits ends with its session; one that is granted stays for the lock-delay.
+-- A waiting ticket ends with its session's TTL; a granted ticket stays for the lock-delay.
 local function dead_at(E, S, k)
   if k.sid == '-' then return k.hold end
   local ends = tonumber(redis.call('ZSCORE', E, k.sid) or 0)
@@ -97,15 +97,15 @@ local function dead_at(E, S, k)
   return ends - delay
 end
 
--- How a ticket stands among those of its session.
+-- A ticket's entry in the list of its session.
 local function own(sid, id, name) return sid .. ' ' .. id .. ' ' .. name end
 
--- From the first to behind the last of a session's tickets in o, and of its notes on other buckets.
+-- The range of a session's tickets in o, and that of its notes on other buckets.
 local function mine(sid) return '[' .. sid .. ' ', '(' .. sid .. '!' end
 local function notes(sid) return '[' .. sid .. ' @', '(' .. sid .. ' A' end
 
--- A session is over. Its tickets go when their lines are next looked at or swept; until then it is kept
--- with an end of 0, so that bury finds them.
+-- Ends a session. Its tickets go when a script next looks at their lines or sweeps them; until then the session is
+-- kept with an end of 0, so that bury finds them.
 local function over(E, S, O, sid)
   redis.call('HDEL', S, sid, '#' .. sid)
   redis.call('ZREMRANGEBYLEX', O, notes(sid))
@@ -119,14 +119,14 @@ end
 -- Takes a ticket off the list of its session.
 local function unlist(S, O, name, id, sid)
   if redis.call('ZREM', O, own(sid, id, name)) == 1 then
-    -- No sum is negative but that of a session that is over, which had none. (A minus before 0 would stay.)
+    -- Only a session that is over can get a negative sum, since it had none. (0 - x, because -x of 0 is -0.)
     if redis.call('HINCRBY', S, '#' .. sid, 0 - part(id)) < 0 then
       redis.call('HDEL', S, '#' .. sid)
     end
   end
 end
 
--- Takes a ticket out of its line; k is what is known of it, if anything is.
+-- Takes a ticket out of its line; k is its record, if there is one.
 local function drop(S, O, Z, T, name, id, k)
   redis.call('ZREM', Z, id)
   redis.call('HDEL', T, id)
@@ -140,9 +140,9 @@ local function grant(N, T, k, now)
   if k.channel ~= '' then redis.call('PUBLISH', k.channel, k.id .. ' ' .. num(k.fence)) end
 end
 
--- Walks a line from its head: the dead fall out and their sessions end, the longest prefix that fits
--- is granted. Reads no further than the first live ticket that must wait. Returns the room left, the
--- first holder, when the line can move by itself, and whether a ticket waits.
+-- Brings a line up to date from its head: removes the dead tickets and ends their sessions, grants the longest prefix
+-- that fits. Reads no further than the first live ticket that must wait. Returns the room left, the first holder, when
+-- the line can move without a request, and whether a ticket waits.
 local function settle(E, S, N, O, Z, T, name, now)
   local at, front = 0, { waits = false }
   while true do
@@ -156,14 +156,14 @@ local function settle(E, S, N, O, Z, T, name, now)
       local ends = k and dead_at(E, S, k) or 0
       if ends <= now then
         drop(S, O, Z, T, name, id, k)
-        -- The session of a waiter may only be expired: its held tickets have their lock-delay.
+        -- A waiter's session may only be expired, with held tickets that still have their lock-delay.
         if k and k.sid ~= '-' and tonumber(redis.call('ZSCORE', E, k.sid) or 0) <= now then
           over(E, S, O, k.sid)
         end
       else
         front.room = front.room or k.cap
         front.cap = k.cap
-        -- The first that waits counts too: when it ends, those behind it may fit.
+        -- The first waiting ticket counts too: when it ends, tickets behind it may fit.
         if not front.moves or ends < front.moves then front.moves = ends end
         if k.weight > front.room then
           front.waits = true
@@ -173,7 +173,7 @@ local function settle(E, S, N, O, Z, T, name, now)
         front.holder = front.holder or k
         if k.fence == 0 then
           grant(N, T, k, now)
-          -- There is room for no other. The dead behind it fall out when the line is next looked at.
+          -- No other ticket fits. Dead tickets behind it are removed when a script next looks at the line.
           if front.room == 0 then return front end
         end
         at = at + 1
@@ -182,7 +182,7 @@ local function settle(E, S, N, O, Z, T, name, now)
   end
 end
 
--- What a waiter is told: how many are ahead, when to look again, and who holds the lock.
+-- The reply to a waiter: how many tickets are ahead, when to poll again, and the holder.
 local function wait(S, ahead, front, now)
   local holder, owner = front.holder, ''
   local recheck = front.moves and front.moves - now or 0
@@ -191,9 +191,9 @@ local function wait(S, ahead, front, now)
   return { ahead, recheck, owner, holder.note, now - holder.granted }
 end
 
--- Ends a few sessions that are dead: more than one session leaves behind, so that they never pile up.
--- Returns what the client asks to have swept the next time, as a script may touch only lines that it was
--- asked for: "session ticket name" for what these sessions have left, "- - name" for lines in x.
+-- Ends a few dead sessions: more in each call than one call can add, so that they never pile up. Returns what the
+-- client's next renewal shall sweep, since a script may touch only keys that it was called with: "session ticket name"
+-- for a ticket that such a session has left, "- - name" for a line in x.
 local function bury(E, S, O, X, now)
   local dust = {}
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', X, '-inf', num(now), 'LIMIT', 0, 32)) do
@@ -209,7 +209,7 @@ local function bury(E, S, O, X, now)
   return dust
 end
 
--- Clears closed tickets that are old enough, and notes when to come again.
+-- Removes closed tickets that are old enough, and notes in x when to come again.
 local function forget(X, T, name, now)
   local flat, latest = redis.call('HGETALL', T), 0
   for n = 1, #flat, 2 do
@@ -226,7 +226,7 @@ local function forget(X, T, name, now)
   if latest > now then redis.call('ZADD', X, num(latest), name) else redis.call('ZREM', X, name) end
 end
 
--- Clears what bury has named: a ticket of a session that is over, or what is old in a line.
+-- Sweeps an entry that bury has returned: a ticket of a session that is over, or all that is old in a line.
 local function sweep(E, S, N, O, X, Z, T, name, id, sid, now)
   if sid ~= '-' then
     local k = read(T, id)
@@ -240,9 +240,9 @@ local function sweep(E, S, N, O, X, Z, T, name, id, sid, now)
   if sid == '-' then forget(X, T, name, now) end
 end
 
--- Which server answers, with which history: another one, or the same with other data, says something
--- else. Eviction of keys counts, since it takes tickets away that n and o still have. Empty where scripts
--- may not ask.
+-- Identifies the server and the history of its data: another server, or the same one with other data, gives another
+-- text. The number of evicted keys is part of it, since an eviction can take tickets that n and o still have. Empty
+-- where scripts may not call INFO.
 local function history()
   local said = {}
   local asks = { server = 'run_id:%w+', replication = 'master_replid:%w+', stats = 'evicted_keys:%d+' }

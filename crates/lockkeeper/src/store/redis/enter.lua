@@ -11,7 +11,7 @@ local dead = redis.call('ZSCORE', E, sid)
 if not dead or dead - ARGV[4] <= now then return { 'over' } end
 local alone = redis.call('HLEN', T) == 0
 if alone then
-  -- Most often. If the clock is not ahead of the bucket's last number, the number is drawn below.
+  -- The usual case. If the clock is not ahead of the bucket's last number, the number is drawn below.
   local n = string.format('%.0f', now)
   if redis.call('ZADD', N, 'GT', 'CH', n, '@') == 1 then
     redis.call('ZADD', Z, n, id)
@@ -31,7 +31,7 @@ if not alone then
   front = settle(E, S, N, O, Z, T, name, now)
   local k = read(T, id)
   if k then
-    -- Ids are public: another session that comes with this one gets nothing by it.
+    -- Ids are public: a ticket's id gives another session nothing.
     if k.sid ~= sid then return { 'closed' } end
     if k.fence > 0 then return { 'granted', k.fence } end
     return { 'queued', unpack(wait(S, redis.call('ZRANK', Z, id), front, now)) }

@@ -1,4 +1,4 @@
-//! What the errors of the server and of the client mean to us.
+//! From errors of the server and of the client to store errors: their kind, outcome and text.
 
 use super::KIND;
 use crate::error::{ErrorKind, StoreError};
@@ -9,8 +9,8 @@ const RIGHTS: &str = "; docs/redis.md lists the rights that locks need";
 const FOREIGN: &str =
     "; a key that locks use holds something else: choose another prefix=, or remove it";
 
-/// The error as the core and people should see it. It has no source, because it says all that the source would
-/// say again; nor may it repeat what the server repeats of a request it does not know, perhaps our password.
+/// The error as the core and people should see it. It has no source, because its text says all that the source
+/// would say. It must not repeat what the server repeats of a request that it does not know: perhaps our password.
 pub(super) fn error(e: &RedisError) -> StoreError {
     if let Some(what) = tls(e) {
         return StoreError::not_applied(KIND, ErrorKind::Misconfigured, what);
@@ -37,7 +37,7 @@ pub(super) fn unconnected(e: &RedisError, to: &str) -> StoreError {
     StoreError::not_applied(KIND, error.kind, what)
 }
 
-/// Has the server refused the request before doing anything? A script that fails half-way has done the
+/// Whether the server has refused the request before doing anything. A script that fails half-way has done its
 /// first half.
 fn is_refusal(e: &RedisError, kind: ErrorKind) -> bool {
     let by_the_server = e.code().is_some() && kind != ErrorKind::Other && !is_in_script(e);
@@ -52,7 +52,7 @@ fn is_in_script(e: &RedisError) -> bool {
     detail(e).contains("script: ") || detail(e).contains("Error running script")
 }
 
-/// What happened, in the server's own words if it has said some.
+/// What happened, in the server's own words if there are any.
 fn words(e: &RedisError) -> String {
     if let Some(what) = credentials(e) {
         return what.to_owned();
@@ -61,7 +61,7 @@ fn words(e: &RedisError) -> String {
         (None, _) if e.is_io_error() => format!("{}: {e}", e.category()),
         (None, "") | (Some(_), "") => e.category().to_owned(),
         (None, said) => format!("{}: {said}", e.category()),
-        // From here on it names the script by its hash, or repeats what we have sent.
+        // From this mark on it names the script by its hash, or repeats what we have sent.
         (Some(code), said) => {
             let end = [" script: ", ", with args"].iter().filter_map(|mark| said.find(mark)).min();
             format!("the server says {code}: {}", &said[..end.unwrap_or(said.len())])
@@ -69,7 +69,7 @@ fn words(e: &RedisError) -> String {
     }
 }
 
-/// What is wrong with the user or its password. A cluster's client hides the server's code in its own words.
+/// What is wrong with the user or its password. A cluster's client hides the server's code in a text of its own.
 fn credentials(e: &RedisError) -> Option<&'static str> {
     let says = |code| e.code() == Some(code) || detail(e).contains(&format!("\"{code}\""));
     if says("NOAUTH") {
@@ -118,7 +118,7 @@ fn kind(e: &RedisError) -> (ErrorKind, &'static str) {
     }
 }
 
-/// What is wrong with somebody's certificate. To try again would not help.
+/// What is wrong with the server's certificate or ours. To try again would not help.
 fn tls(e: &RedisError) -> Option<String> {
     let shared = e.source()?.downcast_ref::<Arc<dyn StdError + Send + Sync>>()?;
     let tls = shared.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref::<rustls::Error>()?;

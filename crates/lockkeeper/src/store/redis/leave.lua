@@ -9,13 +9,13 @@ if whose == sid then
   answer = fence == '0' and 'withdrawn' or 'released'
   local alone = keep + stray == 0 and redis.call('HLEN', T) == 1
   local own = sid .. ' ' .. id .. ' ' .. name
-  -- First what needs no memory, for a server that is full.
+  -- The first write needs no memory: a full server lets a script that has written write on.
   redis.call('ZREM', O, own, alone and '@' .. name or own)
-  -- No sum is negative but that of a session that is over, which had none.
+  -- Only a session that is over can get a negative sum, since it had none.
   local sum = redis.call('HINCRBY', S, '#' .. sid, 0 - tonumber(string.sub(id, 1, 8), 16))
   if sum < 0 then redis.call('HDEL', S, '#' .. sid) end
   if alone then
-    -- Most often.
+    -- The usual case.
     redis.call('DEL', Z, T)
     return answer
   end

@@ -1,5 +1,5 @@
--- The identity of the data, written by the first client that comes. One step, so that a FLUSHALL cannot come
--- in between. One round trip.
+-- The identity of the data, written by the first client. Write and read are one step, so that no FLUSHALL comes between
+-- them. One round trip.
 -- KEYS meta   ARGV id layout buckets   -> { id, layout or nil, buckets }
 if redis.call('EXISTS', KEYS[1]) == 0 then
   redis.call('HSET', KEYS[1], 'id', ARGV[1], 'layout', ARGV[2], 'buckets', ARGV[3])

@@ -1,4 +1,4 @@
--- Opens a session and buries a few dead ones; opening it again changes nothing. One round trip.
+-- Opens a session and ends a few dead ones; opening it again changes nothing. One round trip.
 -- KEYS e s n o x   ARGV session ttl delay channel owner
 -- -> -1 if it is over; else { now, what is to be swept the next time, history }
 local E, S, O, X = KEYS[1], KEYS[2], KEYS[4], KEYS[5]

@@ -10,7 +10,7 @@ for n = 1, (#KEYS - 5) / 2 do
   local front = settle(E, S, N, O, Z, T, name, now)
   local k = read(T, id)
   if not k or k.sid ~= sid then
-    -- As after an eviction of keys: the list of the session must not go on naming it.
+    -- After an eviction of keys: the list of the session must not go on naming the ticket.
     unlist(S, O, name, id, sid)
     answers[n] = { 'gone' }
   elseif k.fence > 0 then
@@ -19,7 +19,7 @@ for n = 1, (#KEYS - 5) / 2 do
     answers[n] = { 'queued', unpack(wait(S, redis.call('ZRANK', Z, id), front, now)) }
   end
 end
--- Where all are compared the sum does not agree with what the client has. After an eviction of keys it has grown
--- from zero.
+-- The client compares all tickets because the sum differs from its own: so the sum is counted anew. After an eviction
+-- of keys it has grown from zero.
 if ARGV[2] == '1' then recount(S, O, sid) end
 return answers

@@ -1,12 +1,12 @@
--- Renews a session, buries a few dead ones, and sweeps what is named. One round trip, however many tickets
--- the session has.
+-- Renews a session, ends a few dead ones, and sweeps the named entries. One round trip, however many tickets the
+-- session has.
 -- KEYS e s n o x [z t]…   ARGV session ttl delay [name ticket session]…
 -- -> -1 if the session is over; else { evictions, what is to be swept the next time, now, in the session's
 -- home the notes on the other buckets in which it is open, history, number of tickets, their sum }
 local E, S, N, O, X = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local sid, ttl, delay = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local now = clock()
--- A server that is full lets a script write on that has written already, and this needs no memory.
+-- A full server lets a script that has written write on, and this write needs no memory.
 redis.call('ZREM', E, '')
 mark(E, S, now)
 local dead = redis.call('ZSCORE', E, sid)

@@ -1,4 +1,4 @@
--- Lines as people see them; reads only. One round trip.
+-- Lines for people; reads only. One round trip.
 -- KEYS e s [z t]…
 -- -> for each line { { ticket, weight, capacity, fence, owner, note, entered ago, granted ago or -1,
 -- ends in }… }

@@ -1,6 +1,6 @@
--- Votes on a proposal, or takes back a ticket that a majority of the nodes holds. One round trip.
+-- Votes on a proposal; or, as a repair, stores a ticket again that a majority of the nodes holds. One round trip.
 -- KEYS the name's hash, the node's boot key, the index, the name's closed tickets, the key of max-ttl
--- ARGV ticket session t for(µs) owner note max-ttl(µs) keep(µs) name mend(1, 0)
+-- ARGV ticket session t for(µs) owner note max-ttl(µs) keep(µs) name repair(1, 0)
 -- -> { 'yes' } | { 'no', remaining } | { 'low', counter } | { 'void', remaining } | { 'closed' }
 --    | { 'differs', max-ttl }, this node was told another max-ttl
 --
@@ -8,17 +8,17 @@
 -- the note's last edit, e entered.
 local L, B, I, X, M = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local id, sid, t, length = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local mend = ARGV[10] == '1'
+local repair = ARGV[10] == '1'
 local function num(n) return string.format('%.0f', n) end
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
--- The quarantine below is as long as the longest lock that may have been forgotten: all must say the same.
+-- The quarantine below is as long as the longest lock that may have been forgotten: all clients must say the same.
 local told = redis.call('GET', M)
-if told and told ~= ARGV[7] and not mend then return { 'differs', tonumber(told) } end
+if told and told ~= ARGV[7] and not repair then return { 'differs', tonumber(told) } end
 
--- A node that has started empty may have forgotten a holder. It stays out for the longest TTL, and so
--- does one that has started with older data (greet.lua).
+-- A node that has started empty may have forgotten a holder. It has no vote for the longest TTL, and neither has a node
+-- that has started with older data (handshake.lua).
 local boot = redis.call('GET', B)
 if not boot then
   boot = num(now)
@@ -26,23 +26,23 @@ if not boot then
 end
 local since = tonumber(string.match(boot, '^%d+'))
 local out = since + tonumber(ARGV[7]) - now
-if out > 0 and not mend then return { 'void', out } end
+if out > 0 and not repair then return { 'void', out } end
 
 local closed = redis.call('ZSCORE', X, sid .. ' ' .. id)
 if closed and tonumber(closed) > now then return { 'closed' } end
 
 local v = redis.call('HMGET', L, 'k', 's', 'u', 'c')
--- Of a name that it does not know a node may have forgotten the counter. It was below this one, unless the
--- clock of a client was ahead of this server's by more than max-ttl.
+-- The node may have forgotten the counter of a name that it does not know. That counter was below this floor, unless a
+-- client's clock was ahead of this server's by more than max-ttl.
 local floor = since > 0 and since + tonumber(ARGV[7]) or 0
 local till, counter = tonumber(v[3] or 0), tonumber(v[4] or floor)
 if v[1] and till > now then
   if v[1] ~= id or v[2] ~= sid then return { 'no', till - now } end
-  if counter == t or mend then return { 'yes' } end
+  if counter == t or repair then return { 'yes' } end
 end
-if counter >= t and not mend then return { 'low', counter } end
+if counter >= t and not repair then return { 'low', counter } end
 if not told then redis.call('SET', M, ARGV[7]) end
--- What is mended is no vote, but the counter never goes back.
+-- A repair is no vote, but the counter never goes back.
 redis.call('HSET', L, 'k', id, 's', sid, 'f', num(t), 'u', num(now + length),
   'c', num(math.max(t, counter)), 'o', ARGV[5], 'n', ARGV[6], 'm', 0, 'e', num(now))
 redis.call('PEXPIRE', L, num((length + tonumber(ARGV[8])) / 1000))

@@ -1,4 +1,4 @@
--- Takes a ticket away, whoever asks. The counter stays. One round trip.
+-- Takes the ticket of any session away. The counter stays. One round trip.
 -- KEYS the name's hash, the index   ARGV ticket name   -> 1 it was there, 0 it was not
 local L = KEYS[1]
 local time = redis.call('TIME')

@@ -1,10 +1,10 @@
--- Notes which run of this server it is, at every new connection. Another run than the one that was noted has
--- begun with what was on disk or with a primary's data, which may be older than what the last run said: it has
--- no vote for the longest TTL, as one that has started empty. One round trip.
+-- Notes the present run of this server, at every new connection. A new run has begun with what was on disk or with a
+-- primary's data, which may be older than what the last run answered: so it has no vote for the longest TTL, like a node
+-- that has started empty. One round trip.
 -- KEYS the node's boot key, the key of max-ttl   ARGV run max-ttl(µs, 0 to write none)
--- -> { 1 if it had never heard of us, max-ttl(µs) as it was told, 0 if it was not }
+-- -> { 1 if no lockkeeper had used the node before, max-ttl(µs) as it was told, 0 if it was not }
 --
--- The boot key: "since run", or, written by the operator who has set up the node, a number alone.
+-- The boot key: "since run"; or a number alone, written by an operator that has set up the node.
 local boot, told = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[2])
 local run = boot and string.match(boot, ' (%S+)$')
 if run ~= ARGV[1] then

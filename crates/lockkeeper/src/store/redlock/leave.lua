@@ -1,5 +1,5 @@
--- Takes a session's own ticket away, and notes it as closed if a copy of its enter may still come.
--- The counter stays. One round trip.
+-- Takes a session's own ticket away, and notes it as closed if a duplicate of its enter may still come. The counter
+-- stays. One round trip.
 -- KEYS the name's hash, the index, the name's closed tickets
 -- ARGV ticket session stray-for(µs, 0 for no) name   -> 1 it was there, 0 it was not
 local L, X, stray = KEYS[1], KEYS[3], tonumber(ARGV[3])

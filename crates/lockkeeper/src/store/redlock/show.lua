@@ -1,4 +1,4 @@
--- Who holds the name on this node. One round trip.
+-- The ticket that holds the name on this node. One round trip.
 -- KEYS the name's hash   -> { ticket, fence, owner, note, edit, held for, remaining } or {}
 local v = redis.call('HMGET', KEYS[1], 'k', 'f', 'u', 'o', 'n', 'm', 'e')
 local time = redis.call('TIME')

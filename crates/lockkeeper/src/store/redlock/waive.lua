@@ -1,4 +1,5 @@
--- Ends the quarantine of a node that is new to us, if it is still in the run that has said so. One round trip.
+-- Ends the quarantine of a node that no lockkeeper had used before, if it is still in the run that has said so. One
+-- round trip.
 -- KEYS the node's boot key   ARGV run   -> 1 done, 0 it has restarted since
 local boot = redis.call('GET', KEYS[1])
 if not boot or string.match(boot, ' (%S+)$') ~= ARGV[1] then return 0 end

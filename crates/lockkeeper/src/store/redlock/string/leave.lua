@@ -1,5 +1,5 @@
--- Deletes a plain string lock if it is this one, and notes it as closed if a copy of its enter may
--- still come. One round trip.
+-- Deletes a plain string lock if it is this one, and notes it as closed if a duplicate of its enter may still come. One
+-- round trip.
 -- KEYS the name itself, the index, the name's closed tickets
 -- ARGV ticket session stray-for(µs, 0 for no) name   -> 1 it was there, 0 it was not
 local X, stray = KEYS[3], tonumber(ARGV[3])

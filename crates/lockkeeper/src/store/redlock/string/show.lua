@@ -1,4 +1,4 @@
--- Who holds a plain string lock: the value says no more than that another client does. One round trip.
+-- A plain string lock. Its value says no more than that another client holds it. One round trip.
 -- KEYS the name itself   -> { value, its type, remaining(ms), negative of one without end } or {}
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind == 'none' then return {} end
