@@ -180,7 +180,8 @@ impl StoreUrl {
         }
     }
 
-    /// Every option must have been understood by now.
+    /// Every option must have been understood by now. The error about another one lists those that were asked
+    /// for, and `known`, which need not have been.
     pub(crate) fn finish(&self, known: &[&str]) -> Result<()> {
         let Some((option, _)) = self.options.first() else { return Ok(()) };
         let mut list = [COMMON, known].concat();

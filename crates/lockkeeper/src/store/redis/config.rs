@@ -12,9 +12,6 @@ use redis::{
     sentinel::{SentinelClientBuilder, SentinelServerType},
 };
 
-/// The options of every Redis URL.
-const OPTIONS: &[&str] = &["prefix", "password_file", "tls", "tls_ca", "tls_cert", "tls_key"];
-
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
@@ -29,8 +26,7 @@ pub(in crate::store) struct Config {
 impl Config {
     /// One server: `redis://[USER[:PASSWORD]@]HOST[:PORT][/DB]`.
     pub(in crate::store) fn single(mut url: StoreUrl) -> Result<Self> {
-        // With it the URL leads to another store; here it only belongs into the list of known options.
-        let access = Access::read(&mut url, &["compat"])?;
+        let access = Access::read(&mut url)?;
         let [client] = <[Client; 1]>::try_from(access.clients()?).map_err(|_| {
             let what =
                 "redis:// takes one server; use redis+sentinel://, redis+cluster:// or redlock://";
@@ -41,7 +37,7 @@ impl Config {
 
     /// A primary behind sentinels: `redis+sentinel://[USER[:PASSWORD]@]HOST,HOST,…/SERVICE[/DB]`.
     pub(in crate::store) fn sentinel(mut url: StoreUrl) -> Result<Self> {
-        let access = Access::read(&mut url, &[])?;
+        let access = Access::read(&mut url)?;
         let path = &access.authority.path;
         let (service, db) = path.split_once('/').unwrap_or((path, ""));
         if service.is_empty() {
@@ -71,7 +67,7 @@ impl Config {
 
     /// A cluster: `redis+cluster://[USER[:PASSWORD]@]HOST,HOST,…`.
     pub(in crate::store) fn cluster(mut url: StoreUrl) -> Result<Self> {
-        let access = Access::read(&mut url, &[])?;
+        let access = Access::read(&mut url)?;
         let nodes = access.servers(0).map_err(unusable)?;
         let mut builder =
             ClusterClient::builder(nodes).use_protocol(ProtocolVersion::RESP3).retries(3);
@@ -84,11 +80,8 @@ impl Config {
 }
 
 /// Servers that know nothing of each other, for Redlock; and the prefix of its keys.
-pub(in crate::store) fn independent(
-    url: &mut StoreUrl,
-    options: &[&str],
-) -> Result<(Vec<Client>, String)> {
-    let access = Access::read(url, options)?;
+pub(in crate::store) fn independent(url: &mut StoreUrl) -> Result<(Vec<Client>, String)> {
+    let access = Access::read(url)?;
     Ok((access.clients()?, access.prefix))
 }
 
@@ -101,7 +94,7 @@ struct Access {
 }
 
 impl Access {
-    fn read(url: &mut StoreUrl, more: &[&str]) -> Result<Self> {
+    fn read(url: &mut StoreUrl) -> Result<Self> {
         let authority = url.authority()?;
         let prefix = url.take("prefix").unwrap_or_else(|| "lk".to_owned());
         if prefix.is_empty() || prefix.contains(['{', '}']) {
@@ -111,7 +104,11 @@ impl Access {
         // A user may have no password; but without one the client would not even name the user.
         let password = password.or_else(|| authority.user.is_some().then(String::new));
         let certificates = certificates(url)?;
-        url.finish(&[OPTIONS, more].concat())?;
+        if matches!(url.scheme(), "redis" | "rediss") {
+            // With compat= the URL leads to another store. It is asked for to be among the known options.
+            url.take("compat");
+        }
+        url.finish(&[])?;
         if certificates.is_some() {
             install_crypto();
         }

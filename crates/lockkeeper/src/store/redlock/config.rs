@@ -36,7 +36,7 @@ impl Config {
             }
         };
         let is_redlock = url.scheme() == "redlock";
-        let (clients, prefix) = independent(&mut url, &["max_ttl", "compat"])?;
+        let (clients, prefix) = independent(&mut url)?;
         let what = match clients.len() {
             servers if !is_redlock && servers > 1 => "redis:// takes one server",
             servers if is_redlock && (servers < 3 || servers % 2 == 0) => {
