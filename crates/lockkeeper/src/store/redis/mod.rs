@@ -24,9 +24,9 @@
 //! On a cluster names are spread over buckets, whose keys share a slot. A session lives in each bucket
 //! that it uses, and losing it in one of them ends all of it. An empty line leaves nothing behind.
 //!
-//! A lost reply: the request ends as *unknown* ([`connection`]), the core sends it again, and the scripts
+//! A lost reply: the request ends as *unknown* (`connection.rs`), the core sends it again, and the scripts
 //! answer the second copy as they answered the first. A copy that comes late is refused by its deadline on
-//! the server's clock ([`enter`]) or by the mark that a leave has set (`leave.lua`).
+//! the server's clock (`enter.rs`) or by the mark that a leave has set (`leave.lua`).
 
 mod advice;
 pub(super) mod config;
