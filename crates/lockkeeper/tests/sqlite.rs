@@ -183,7 +183,7 @@ async fn the_log_stays_bounded_however_much_is_locked() {
             longest = longest.max(log_size(&folder.path()));
         }
     }
-    // 40,000 pairs write some 300 MB of log when nobody cleans up.
+    // 40,000 pairs write some 300 MB of log without a checkpoint.
     assert!(longest < 150 << 20, "the log grew to {longest} bytes");
     keeper.close().await;
 }

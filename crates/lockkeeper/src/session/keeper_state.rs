@@ -101,7 +101,7 @@ impl KeeperState {
             session.close();
         }
         drop(home);
-        // Also those whose last guard is gone: their tasks may still have something to finish.
+        // Also of sessions whose last guard is gone: their tasks may still have something to finish.
         let finished = async {
             for task in tasks {
                 let _ = task.await;

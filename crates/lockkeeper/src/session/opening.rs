@@ -1,4 +1,4 @@
-//! A session that several tasks want and one of them opens.
+//! Opening a session once for all tasks that want it.
 
 use crate::{error::StoreError, session::Session, store::StoreResult, sync::Mutex};
 use std::sync::{Arc, MutexGuard, Weak};

@@ -1,4 +1,4 @@
-//! A store that cannot be reached: the pauses between attempts, and what is said when the patience ends.
+//! A store that cannot be reached: the pauses between attempts, and the error when the wait ends.
 
 use crate::{
     api::retry::jittered,
@@ -17,7 +17,7 @@ const PAUSE_MOST: Duration = Duration::from_secs(1);
 /// store counts as away.
 const ANSWER_MOST: Duration = Duration::from_secs(1);
 
-/// That the store is away, as one task found it and others are told.
+/// An outage of the store, as one task found it and others are told.
 #[derive(Clone, Debug)]
 pub(crate) struct Away {
     since: Moment,

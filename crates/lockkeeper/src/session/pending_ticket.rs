@@ -1,5 +1,5 @@
-//! A ticket is guarded before it is asked for: from the first request on, a [`PendingTicket`] stands for it, and
-//! dropping it, at whatever await, leads to a leave.
+//! A ticket is guarded before it is asked for: from the first request on, a [`PendingTicket`] stands for
+//! it, and dropping that, at any await, leads to a leave.
 
 use crate::{
     error::Outcome,

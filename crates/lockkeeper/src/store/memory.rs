@@ -1,4 +1,5 @@
-//! The reference store: lines in a map, under one mutex, for as long as the process lives.
+//! The reference store: lines in a map, under one mutex, for as long as the process lives. Read it first:
+//! it is the whole contract without a network, and what the other stores do in SQL, Lua or transactions.
 //!
 //! | idea | here |
 //! |---|---|

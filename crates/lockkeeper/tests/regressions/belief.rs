@@ -1,4 +1,4 @@
-//! Whoever believes in a lock has it, and whoever has lost it is told.
+//! A client that believes in a lock has it, and a client that has lost it is told.
 
 use crate::{
     meddled::{Meddled, Meddling, Post, Rig},
@@ -20,7 +20,7 @@ use std::{
 };
 
 /// The poll for all tickets that follows a renewal took a grant which it found itself for a ticket
-/// that nobody knew, and left it: the next one got the lock beside the guard.
+/// that the session did not know, and left it: the next one got the lock beside the guard.
 #[test]
 fn a_grant_found_while_comparing_all_tickets_is_kept() {
     run(async || {
@@ -70,7 +70,7 @@ fn what_is_released_while_all_tickets_are_compared_is_left_once() {
 fn evictions_of_one_lock_do_not_cost_its_session_another_in_memory() {
     run_on_threads(async || {
         let store = AnyStore::new(Memory::new());
-        nobody_loses_what_was_not_evicted(|| store.clone()).await;
+        only_evicted_locks_are_lost(|| store.clone()).await;
     });
 }
 
@@ -80,11 +80,11 @@ fn evictions_of_one_lock_do_not_cost_its_session_another_in_memory() {
 fn evictions_of_one_lock_do_not_cost_its_session_another_in_a_file() {
     run_on_threads(async || {
         let folder = crate::files::Folder::new();
-        nobody_loses_what_was_not_evicted(|| folder.open()).await;
+        only_evicted_locks_are_lost(|| folder.open()).await;
     });
 }
 
-async fn nobody_loses_what_was_not_evicted(store: impl Fn() -> AnyStore) {
+async fn only_evicted_locks_are_lost(store: impl Fn() -> AnyStore) {
     let counters: [Arc<AtomicUsize>; 3] = Default::default();
     let mut tasks = Vec::new();
     for i in 0..3 {
@@ -107,7 +107,7 @@ async fn nobody_loses_what_was_not_evicted(store: impl Fn() -> AnyStore) {
         task.await.unwrap();
     }
     let [_, meetings, losses] = counters.map(|counter| counter.load(SeqCst));
-    assert_eq!((meetings, losses), (0, 0), "meetings, and losses of what nobody has evicted");
+    assert_eq!((meetings, losses), (0, 0), "meetings, and losses of what was not evicted");
 }
 
 /// Evicts a lock of the keeper's, and lets the keeper notice it with its next renewal.
@@ -123,7 +123,7 @@ async fn evict_again_and_again(keeper: Keeper, name: String, with: Arc<Meddling>
 }
 
 /// A waiter that was evicted stood in line again with the same ticket, so a hint of its first stay
-/// that came late gave it the lock that somebody else had.
+/// that came late gave it a lock that another client had.
 #[test]
 fn a_late_hint_of_an_evicted_stay_does_not_grant_the_next_stay() {
     run(async || {

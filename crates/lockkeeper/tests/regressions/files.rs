@@ -78,7 +78,7 @@ fn a_listing_is_not_cut_short_by_dead_lines() {
 /// When many locks came free at once, the rings that no longer fitted into the socket were lost, and
 /// those waiters slept until their next regular look.
 #[test]
-fn a_burst_of_rings_wakes_everybody() {
+fn a_burst_of_rings_wakes_every_waiter() {
     run(async || {
         const MANY: usize = 64;
         let folder = Folder::new();
@@ -106,7 +106,7 @@ fn a_burst_of_rings_wakes_everybody() {
     });
 }
 
-/// Through a symbolic link a process hung its bell beside the link, where nobody rang it.
+/// Through a symbolic link a process hung its bell beside the link, where no other process rang it.
 #[test]
 fn a_symbolic_link_leads_to_the_same_bells() {
     run(async || {
@@ -144,8 +144,8 @@ fn another_boot_id_does_not_end_living_sessions() {
     });
 }
 
-/// Between two renewals a session still got locks in a file that had been replaced, where nobody
-/// else could see them.
+/// Between two renewals a session still got locks in a file that had been replaced, where no
+/// other process could see them.
 #[test]
 fn nothing_is_granted_in_a_file_that_was_replaced() {
     run(async || {

@@ -38,7 +38,7 @@ impl Door {
         self.held_up.load(SeqCst)
     }
 
-    /// Whoever comes now fails, and nothing is carried out.
+    /// Calls that come now fail, and nothing is carried out.
     pub(crate) fn fail(&self, fails: bool) {
         self.fail_with(fails.then_some(ErrorKind::Unavailable));
     }
@@ -48,12 +48,12 @@ impl Door {
         *self.kind.lock().unwrap() = kind;
     }
 
-    /// Whoever comes now is held up.
+    /// Calls that come now are held up.
     pub(crate) fn shut(&self) {
         self.shut.store(true, SeqCst);
     }
 
-    /// Whoever comes now passes; those held up stay.
+    /// Calls that come now pass; those held up stay.
     pub(crate) fn let_others_pass(&self) {
         self.shut.store(false, SeqCst);
     }

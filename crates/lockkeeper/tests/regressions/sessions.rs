@@ -50,8 +50,8 @@ fn renewals_that_may_take_no_time_are_refused() {
     refused(Renew { attempt_timeout: Some(Duration::ZERO), ..Renew::DEFAULT });
 }
 
-/// A session whose opening was under way while its keeper was closed went on to take the lock, and
-/// nobody ended it.
+/// A session whose opening was under way while its keeper was closed went on to take the lock,
+/// and was never closed.
 #[test]
 fn nothing_is_locked_after_close_has_returned() {
     run(async || {
@@ -114,7 +114,7 @@ fn close_returns_although_the_store_is_away() {
 /// A leave that failed for another reason than an unreachable store, a full one or missing rights was given
 /// up, and the line stayed closed for as long as the session lived.
 #[test]
-fn a_leave_is_repeated_whatever_its_trouble_while_the_session_lives() {
+fn a_leave_is_repeated_after_any_error_while_the_session_lives() {
     let troubles =
         [ErrorKind::Misconfigured, ErrorKind::Corrupt, ErrorKind::Full, ErrorKind::Denied];
     for trouble in troubles.into_iter().chain([ErrorKind::Unavailable, ErrorKind::Other]) {

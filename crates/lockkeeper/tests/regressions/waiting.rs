@@ -1,4 +1,4 @@
-//! Waiting: nobody is forgotten, nobody is starved, and the end of a wait is told as it was.
+//! Waiting: no waiter is forgotten or starved, and the error at the end of a wait is the true one.
 
 use crate::{
     meddled::{Post, Rig},
@@ -70,7 +70,7 @@ fn a_contender_without_pauses_lets_the_holder_run() {
     });
 }
 
-/// A wait that ended while the store could not be reached was told as if somebody else had the lock.
+/// A wait that ended while the store could not be reached was told as if the lock were held.
 #[test]
 fn a_wait_that_ends_in_an_outage_says_so() {
     run(async || {
@@ -319,7 +319,7 @@ fn hints_do_not_use_up_a_contenders_retries() {
         let name = Name::new("x").unwrap();
         for _ in 0..20 {
             let before = rig.with.enter.calls();
-            sink.freed(&name); // by the time it looks, somebody else has taken it
+            sink.freed(&name); // by the time it looks, another client has taken it
             let looked = || rig.with.enter.calls() > before || contender.is_finished();
             without_pause("the contender looks", looked).await;
         }
