@@ -47,13 +47,13 @@ use std::{
 
 /// The handle to a store of locks, for programs without async code. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Keeper(Arc<Owner>);
+pub struct Keeper(Arc<Shared>);
 
 /// Closes the keeper when its last handle or guard is dropped.
 #[derive(Debug)]
-struct Owner(crate::Keeper);
+struct Shared(crate::Keeper);
 
-impl Drop for Owner {
+impl Drop for Shared {
     fn drop(&mut self) {
         let (keeper, (closed, waits)) = (self.0.clone(), mpsc::channel::<()>());
         self.thread().handle().spawn(async move {
@@ -65,7 +65,7 @@ impl Drop for Owner {
     }
 }
 
-impl Owner {
+impl Shared {
     fn thread(&self) -> &OwnThread {
         self.0.inner.own_thread.as_ref().expect("a blocking keeper has a thread")
     }
@@ -95,7 +95,7 @@ impl Keeper {
         let thread = OwnThread::start()?;
         let runtime = thread.handle().clone();
         let keeper = runtime.block_on(builder.connect_on(Some(thread), url))?;
-        Ok(Self(Arc::new(Owner(keeper))))
+        Ok(Self(Arc::new(Shared(keeper))))
     }
 
     /// Uses a store that the program has made itself.
@@ -104,7 +104,7 @@ impl Keeper {
     /// As [`Builder::over`].
     pub fn over(builder: Builder, store: impl Store) -> Result<Self> {
         let keeper = builder.over_any(AnyStore::new(store), Some(OwnThread::start()?))?;
-        Ok(Self(Arc::new(Owner(keeper))))
+        Ok(Self(Arc::new(Shared(keeper))))
     }
 
     /// The async keeper below, for what does not wait. Its futures run in any runtime.

@@ -34,6 +34,7 @@
 //! 6. No answer until the deadline (TTL after the last good renewal, less a margin): the guards are lost, and
 //!    nothing more is sent for the session. The store keeps its locks closed for TTL and lock-delay.
 
+mod capabilities;
 mod common;
 mod erased;
 #[cfg(feature = "etcd")]
@@ -62,6 +63,7 @@ pub use crate::model::{
     line::{Front, LINE_MAX, LineRow, settle},
     ticket::{PLAIN_CAPACITY, Place, SessionId},
 };
+pub use capabilities::Capabilities;
 pub use erased::AnyStore;
 pub use url::{absolute, migration};
 
@@ -83,76 +85,6 @@ pub const CELL_MAX: usize = 65_536;
 
 /// The most lines that one [`list`](Store::list) returns.
 pub const LIST_MAX: usize = 1_000;
-
-/// What a store can do. Plain facts: the conformance suite holds a store to each one it claims.
-///
-/// ```
-/// # use lockkeeper::Capabilities;
-/// let mine = Capabilities { durable: true, ..Capabilities::LINES };
-/// assert!(mine.fair && !mine.survives_failover);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-pub struct Capabilities {
-    /// Waiting in order ([`Manner::Queue`]). Without it only contending is possible.
-    pub fair: bool,
-    /// Every exclusive grant has a number that grows. Without it the number of every grant is 0.
-    pub fenced: bool,
-    /// Readers beside each other.
-    pub shared: bool,
-    /// Semaphores with weights.
-    pub permits: bool,
-    /// Values that can be written only under the lock.
-    pub cells: bool,
-    /// A release can keep the lock closed for a while ([`Leave::keep`]).
-    pub at_least: bool,
-    /// Waiters are woken; without it the core polls.
-    pub wakes: bool,
-    /// Locks and fences outlive the process that serves the store.
-    pub durable: bool,
-    /// Locks and fences survive the loss of a machine.
-    pub survives_failover: bool,
-    /// Sessions belong to the data: any handle that knows the secret can act for them, and all
-    /// their tickets end in one moment. Without it a session belongs to the handle that opened it.
-    pub sessions_shared: bool,
-    /// A renewal's answer shows which tickets the store has ([`TicketDigest`]), so that one which is
-    /// missing, or has come back, is noticed within two renewals whatever hid the change.
-    pub renewal_shows_tickets: bool,
-    /// A ticket that was never granted ends with its session's TTL; only granted tickets stay for the
-    /// lock-delay. Without it a killed waiter stays in the line for both.
-    pub waiters_end_at_ttl: bool,
-}
-
-impl Capabilities {
-    /// Nothing but contending for exclusive locks: what a new store starts from.
-    pub const NONE: Self = Self {
-        fair: false,
-        fenced: false,
-        shared: false,
-        permits: false,
-        cells: false,
-        at_least: false,
-        wakes: false,
-        durable: false,
-        survives_failover: false,
-        sessions_shared: false,
-        renewal_shows_tickets: false,
-        waiters_end_at_ttl: false,
-    };
-
-    /// All that lines, fences and hints can do; nothing about what outlives what.
-    pub const LINES: Self = Self {
-        fair: true,
-        fenced: true,
-        shared: true,
-        permits: true,
-        cells: true,
-        at_least: true,
-        wakes: true,
-        sessions_shared: true,
-        ..Self::NONE
-    };
-}
 
 /// The identity of a store's data: a random number written with it, so that a sequencer from
 /// elsewhere is never taken for one of here.
