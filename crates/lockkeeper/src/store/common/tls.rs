@@ -7,8 +7,10 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 use std::sync::Arc;
+#[cfg(feature = "etcd")]
+pub(in crate::store) use wire::late;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
-pub(in crate::store) use wire::{Stream, dial, late};
+pub(in crate::store) use wire::{Stream, dial};
 
 /// What a URL says about TLS. `None` if it says nothing and it is not `wanted` either.
 pub(in crate::store) fn config(url: &mut StoreUrl, wanted: bool) -> Result<Option<ClientConfig>> {
