@@ -1,6 +1,7 @@
 //! What happens rarely to a Redis server: data that go back in time, replies that are lost, memory that
 //! is full, sessions that are not renewed or that several handles act for.
 
+use crate::support::connection;
 use lockkeeper::{
     ErrorKind, Keeper, Mode, Name, Store as _, TicketId,
     store::{Entered, Manner, Renewal, TicketStatus},
@@ -48,8 +49,7 @@ struct Witness(redis::aio::MultiplexedConnection);
 
 impl Witness {
     async fn of(port: u16) -> Self {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a URL");
-        Self(client.get_multiplexed_async_connection().await.expect("the server answers"))
+        Self(connection(port).await.expect("the server answers"))
     }
 
     async fn ask<T: FromRedisValue>(&mut self, words: &[&str]) -> T {

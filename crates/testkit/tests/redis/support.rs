@@ -1,6 +1,7 @@
 //! What these tests share: servers, keepers, and a client beside the library.
 
 use lockkeeper::{Guard, Keeper, Renew};
+use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use servers::Running;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use testkit::{
@@ -43,8 +44,16 @@ pub(crate) async fn compared(faults: &FaultStore) {
     eventually("two more renewals", async || faults.count(Op::Renew) >= before + 2).await;
 }
 
+/// A connection of the client beside the library. Its default of half a second for an answer would be short for a
+/// machine that runs many tests.
+pub(crate) async fn connection(port: u16) -> redis::RedisResult<MultiplexedConnection> {
+    let patient = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
+    let client = redis::Client::open(("127.0.0.1", port))?;
+    client.get_multiplexed_async_connection_with_config(&patient).await
+}
+
 /// A client beside the library, to see what the library did.
-pub(crate) struct Witness(redis::aio::MultiplexedConnection);
+pub(crate) struct Witness(MultiplexedConnection);
 
 impl Witness {
     pub(crate) async fn of(server: &Running) -> Self {
@@ -57,8 +66,7 @@ impl Witness {
     }
 
     pub(crate) async fn try_at(port: u16) -> redis::RedisResult<Self> {
-        let client = redis::Client::open(("127.0.0.1", port))?;
-        Ok(Self(client.get_multiplexed_async_connection().await?))
+        Ok(Self(connection(port).await?))
     }
 
     pub(crate) async fn command(&mut self, words: &[&str]) {
