@@ -239,17 +239,21 @@ pub fn trial<F: Fixture>(
     name: impl Into<String>,
     body: impl FnOnce(F::Ready) -> anyhow::Result<()> + Send + 'static,
 ) -> Trial {
-    Trial::ignorable_test(name, move || match fixture.missing() {
-        Some(missing) => absent(&missing, Require::from_env().wants(missing.store)),
-        None => Ok(body(fixture.start()?).map(|()| Completion::Completed)?),
-    })
+    Trial::ignorable_test(name, move || attempt(fixture, &Require::from_env(), body))
 }
 
-fn absent(missing: &Unavailable, required: bool) -> Result<Completion, Failed> {
-    if required {
-        return Err(format!("{missing} ({} asks for it)", Require::VARIABLE).into());
+fn attempt<F: Fixture>(
+    fixture: F,
+    require: &Require,
+    body: impl FnOnce(F::Ready) -> anyhow::Result<()>,
+) -> Result<Completion, Failed> {
+    match fixture.missing() {
+        Some(missing) if require.wants(missing.store) => {
+            Err(format!("{missing} ({} asks for it)", Require::VARIABLE).into())
+        }
+        Some(missing) => Ok(Completion::ignored_with(missing.to_string())),
+        None => Ok(body(fixture.start()?).map(|()| Completion::Completed)?),
     }
-    Ok(Completion::ignored_with(missing.to_string()))
 }
 
 /// Runs the tests of these modules as a test program.
@@ -269,41 +273,48 @@ mod tests {
     const MISSING: Recipe =
         Recipe { name: "missing", programs: &["no-such-program"], ..servers::REDIS };
 
-    fn run(trials: Vec<Trial>) -> libtest_mimic::Conclusion {
-        libtest_mimic::run(&Arguments { quiet: true, ..Arguments::default() }, trials)
+    fn never<R>(_: R) -> anyhow::Result<()> {
+        panic!("the test ran without what it needs")
+    }
+
+    fn reason(done: Result<Completion, Failed>) -> String {
+        match done {
+            Ok(Completion::Ignored { reason }) => reason.expect("a reason"),
+            Ok(Completion::Completed) => panic!("passed"),
+            Err(failed) => panic!("failed: {:?}", failed.message()),
+        }
     }
 
     #[test]
     fn a_test_whose_server_is_missing_is_ignored_with_the_reason() {
-        for missing in [MISSING.missing(), ((), MISSING).missing(), WithClocks(MISSING).missing()] {
-            let missing = missing.expect("no such program");
-            let Ok(Completion::Ignored { reason }) = absent(&missing, false) else {
-                panic!("not ignored")
-            };
-            assert!(reason.is_some_and(|reason| reason.contains("no-such-program")));
+        for reason in [
+            reason(attempt(MISSING, &Require::default(), never)),
+            reason(attempt(((), MISSING), &Require::default(), never)),
+            reason(attempt(WithClocks(MISSING), &Require::default(), never)),
+            reason(attempt(WithArgs(MISSING, &["-v"]), &Require::default(), never)),
+            reason(attempt(Shared(MISSING), &Require::default(), never)),
+        ] {
+            assert_eq!(reason, "missing: no-such-program is not installed");
         }
     }
 
     #[test]
     fn a_missing_server_that_is_required_is_a_failure() {
-        let missing = MISSING.missing().expect("no such program");
-        let Err(failed) = absent(&missing, true) else { panic!("it is required") };
-        let why = failed.message().unwrap_or_default();
-        assert!(why.contains("no-such-program") && why.contains(Require::VARIABLE), "{why}");
+        for required in ["all", "missing"] {
+            let Err(failed) = attempt(MISSING, &Require::parse(required), never) else {
+                panic!("not failed")
+            };
+            let why = failed.message().unwrap_or_default();
+            assert!(why.contains("no-such-program") && why.contains(Require::VARIABLE), "{why}");
+        }
     }
 
     #[test]
-    fn a_missing_server_is_never_a_passed_test() {
-        let never = |_: Running| async { anyhow::bail!("it was started") };
-        assert_eq!(run(for_each(&[MISSING], "program::test", never)).num_passed, 0);
-    }
-
-    #[test]
-    fn an_error_and_a_panic_are_failures() {
-        let done = run(for_each(&[()], "program::test", |()| async { anyhow::bail!("wrong") }));
-        assert_eq!((done.num_passed, done.num_failed), (0, 1));
-        let done = run(for_each(&[()], "program::test", |()| async { None::<()>.expect("wrong") }));
-        assert_eq!((done.num_passed, done.num_failed), (0, 1));
+    fn an_error_is_a_failure() {
+        let wrong = |()| block_on(async { anyhow::bail!("wrong") });
+        assert!(attempt((), &Require::default(), wrong).is_err());
+        let right = |()| block_on(async {});
+        assert!(matches!(attempt((), &Require::default(), right), Ok(Completion::Completed)));
     }
 
     #[test]
