@@ -8,6 +8,7 @@ use crate::{
     report::Report,
     rounds::Rounds,
     stats::{figure, median, millis, percentile},
+    turns::tell_cold,
 };
 use anyhow::{Result, bail};
 use lockkeeper::{Keeper, store::clock::Moment};
@@ -98,6 +99,7 @@ pub(super) fn handoff(plan: &Plan) -> Result<Report> {
         }
     }
     report.note("every taker has a connection of its own, in one process");
+    tell_cold(plan, server.url(), &mut report)?;
     Ok(report)
 }
 

@@ -6,7 +6,12 @@
 
 use super::sql::{self, Commit};
 use crate::{
-    args::Plan, flavour::Flavour, pair::Pair, report::Report, stats::median, turns::turns,
+    args::Plan,
+    flavour::Flavour,
+    pair::Pair,
+    report::Report,
+    stats::median,
+    turns::{tell_cold, turns},
 };
 use anyhow::Result;
 use mysql_async::{Conn, Opts, OptsBuilder, Statement, prelude::Queryable};
@@ -62,6 +67,7 @@ where
     let times = Flavour::MultiThread.run(turns(server.url().to_owned(), waiters))?;
     let what = format!("the next of {waiters} in line gets its turn");
     report.row(what, &[("p50_ms", median(&times))]);
+    tell_cold(plan, server.url(), &mut report)?;
     Ok(report)
 }
 

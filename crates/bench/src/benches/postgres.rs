@@ -11,12 +11,11 @@ use crate::{
     pair::Pair,
     report::Report,
     stats::{median, millis, percentile},
-    turns::turns,
+    turns::{HAND_OVERS, HELD, hand_overs, turns},
 };
 use anyhow::{Context as _, Result};
-use lockkeeper::Keeper;
 use servers::{POSTGRES, Running};
-use std::{future::poll_fn, time::Duration};
+use std::future::poll_fn;
 use tokio::sync::mpsc;
 use tokio_postgres::{AsyncMessage, Client, NoTls, Statement};
 
@@ -106,9 +105,6 @@ fn tell_turns(plan: &Plan, server: &Running, report: &mut Report) -> Result<()> 
 const COLD: f64 = 2.0;
 const WARM: f64 = 2.0;
 const PAIRS: usize = 30;
-const HAND_OVERS: usize = 10;
-/// For how long the lock is held before it is passed on for the first time.
-const HELD: Duration = Duration::from_millis(100);
 
 /// From a release to the grant of the one who waits: the first one of a connection, and those after it.
 fn tell_hand_overs(plan: &Plan, server: &Running, report: &mut Report) -> Result<()> {
@@ -135,32 +131,6 @@ fn tell_hand_overs(plan: &Plan, server: &Running, report: &mut Report) -> Result
     report.below("a cold hand-over beside a warm one", COLD, cold / warm);
     report.below("a warm hand-over beside the bare one", WARM, warm / bare);
     Ok(())
-}
-
-/// Two keepers with connections of their own pass a lock to and fro; each release is awaited by the other.
-async fn hand_overs(url: &str, name: &str) -> Result<(f64, Vec<f64>)> {
-    let keepers = [Keeper::connect(url).await?, Keeper::connect(url).await?];
-    let (mut held, mut times) = (keepers[0].lock(name).await?, Vec::new());
-    for at in 1..=HAND_OVERS {
-        let next = keepers[at % 2].clone();
-        let waiter = next.lock(name).into_future();
-        let waiter = tokio::spawn(async move { (waiter.await, now()) });
-        while next.get(name).await?.is_none_or(|line| line.tickets.len() < 2) {
-            tokio::task::yield_now().await;
-        }
-        // Either keeper's first release is a cold one.
-        if at <= keepers.len() {
-            tokio::time::sleep(HELD).await;
-        }
-        let released = now();
-        held.release().await?;
-        let (granted, heard) = waiter.await?;
-        held = granted?;
-        times.push(millis(u64::try_from(heard.saturating_since(released).as_nanos())?));
-    }
-    held.release().await?;
-    let warm = times.split_off(keepers.len());
-    Ok((times[0], warm))
 }
 
 /// A row that is changed durably, and a connection that listens.
