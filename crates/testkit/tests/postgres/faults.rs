@@ -1,10 +1,11 @@
 //! Connections that are killed, servers that die and stand still.
 
 use crate::support::{CODED, HASTY, TTL, User, held_and_awaited, keeper, refusals};
-use lockkeeper::{Error, ErrorKind, Keeper, Outcome};
+use lockkeeper::{Error, ErrorKind, Keeper, Loss, Outcome, Store as _};
 use servers::{POSTGRES, Running};
 use std::{
     collections::HashMap,
+    process::Command,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -22,13 +23,15 @@ testkit::tests! {
     [HASTY] =>
         connections_that_are_killed_under_load_are_made_again,
         a_locked_table_of_lines_costs_no_session_its_life,
-        a_renewal_leaves_out_what_is_locked_and_costs_one_transaction;
+        a_renewal_leaves_out_what_is_locked_and_costs_one_transaction,
+        a_session_is_renewed_although_the_server_does_not_tell_its_history;
     [POSTGRES] =>
         a_server_that_restarts_under_load_loses_no_order,
         a_server_that_restarts_keeps_the_locks,
         a_server_that_stands_still_loses_its_holders_and_keeps_its_waiters,
         a_waiter_whose_connections_are_cut_gets_its_turn,
-        a_full_disk_is_said_at_once;
+        a_full_disk_is_said_at_once,
+        a_recovery_from_a_crashed_process_is_another_history;
     [CODED] =>
         twelve_processes_on_eight_names_meet_no_error;
 }
@@ -224,6 +227,60 @@ async fn a_locked_table_of_lines_costs_no_session_its_life(server: Running) {
         user.run("ROLLBACK").await;
     }
     held.release().await.expect("released");
+    keeper.close().await;
+}
+
+/// A process of the server crashes, so the server starts its memory anew and loses what was not yet on disk. Its
+/// start and its timeline stay, and behind a pooler no connection breaks.
+async fn a_recovery_from_a_crashed_process_is_another_history(server: Running) {
+    keeper(&server).await.close().await;
+    let (history, started) = (
+        "SELECT coalesce(lockkeeper.lk_history(), 0)",
+        "SELECT extract(epoch FROM pg_postmaster_start_time())::bigint",
+    );
+    let user = User::of(&server).await;
+    let before = (user.number(history).await, user.number(started).await);
+    assert_ne!(before.0, 0);
+    assert_eq!(User::of(&server).await.number(history).await, before.0);
+    user.run("SET TimeZone = 'Asia/Tokyo'; SET DateStyle = 'SQL'").await;
+    assert_eq!(user.number(history).await, before.0, "whatever a connection has set");
+    let pid = user.number("SELECT pg_backend_pid()::bigint").await.to_string();
+    let killed = Command::new("kill").args(["-KILL", &pid]).status();
+    assert!(killed.expect("a program that every system has").success());
+    let again = eventually_connected(server.url()).await;
+    assert_ne!(again.number(history).await, before.0);
+    assert_eq!(again.number(started).await, before.1, "the server was not restarted");
+}
+
+/// Connects as soon as the server takes connections again.
+async fn eventually_connected(url: &str) -> User {
+    let is_up = async || match tokio_postgres::connect(url, tokio_postgres::NoTls).await {
+        Ok((client, connection)) => {
+            tokio::spawn(connection);
+            client.simple_query("SELECT 1").await.is_ok()
+        }
+        Err(_) => false,
+    };
+    eventually("the server is up", is_up).await;
+    User::to(url).await
+}
+
+/// The store renews a session whose user may not ask for the server's timeline, and `advice` says what that costs.
+async fn a_session_is_renewed_although_the_server_does_not_tell_its_history(server: Running) {
+    let owner = User::of(&server).await;
+    keeper(&server).await.close().await;
+    owner.run("CREATE ROLE app LOGIN; GRANT ALL ON SCHEMA lockkeeper TO app").await;
+    owner.run("GRANT ALL ON ALL TABLES IN SCHEMA lockkeeper TO app").await;
+    owner.run("REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) FROM PUBLIC").await;
+    let url = server.url().replace("postgres@", "app@");
+    let keeper = Keeper::builder().ttl(TTL).connect(&url).await.expect("connected");
+    let held = keeper.lock("a").await.expect("free");
+    held.extend(Duration::from_secs(1)).await.expect("renewed");
+    assert!(keeper.check(&held.sequencer()).await.expect("an answer"));
+    let advice = keeper.store().advice().await.expect("an answer");
+    assert!(advice.iter().any(|advice| advice.what.contains("timeline")), "{advice:?}");
+    owner.run("DELETE FROM lockkeeper.lk_line").await;
+    assert_eq!(soon("the loss", held.lost()).await, Loss::Evicted);
     keeper.close().await;
 }
 

@@ -1,6 +1,12 @@
 //! What in a server's set-up can hurt locks, and what to do about it.
 
-use super::{KIND, connection::Connection, reply::get, rights, statements::Statements};
+use super::{
+    KIND,
+    connection::Connection,
+    reply::{get, scalar},
+    rights,
+    statements::Statements,
+};
 use crate::{
     clock::Clock,
     error::{ErrorKind, StoreError},
@@ -52,6 +58,14 @@ pub(super) async fn collect(
         facts.number("now"),
         clock,
         "locks do not mind, but fences begin at the server's clock",
+    );
+    let history = requests.call(&statements.history, &[], Repeat::Always).await?;
+    findings.add_if(
+        scalar::<Option<i64>>(&history)?.is_none(),
+        "the server does not tell its timeline (lk_history() is NULL)",
+        "after a failover that a pooler or a proxy hides, a grant that was lost while its ticket stayed is \
+         not noticed",
+        "GRANT EXECUTE ON FUNCTION pg_walfile_name(pg_lsn), pg_current_wal_insert_lsn() TO the user",
     );
     for (right, statement) in rights::missing(requests, statements, schema).await? {
         let what = format!("the user has no right to {right}");

@@ -5,6 +5,7 @@ use crate::{
     error::{Error, ErrorKind, Result, StoreError},
     store::{StoreResult, common::tls, url::StoreUrl},
 };
+use std::sync::atomic::AtomicUsize;
 use tokio::net::TcpStream;
 use tokio_postgres::{config::SslMode, tls::MakeTlsConnect};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -35,6 +36,8 @@ pub(super) struct Config {
     pub(super) create: bool,
     /// Does a pooler stand in between that lends connections for one transaction? `None`: the store finds out.
     pub(super) pooler: Option<bool>,
+    /// The host that is tried first: the last one that a connection of this handle could use.
+    pub(super) first_host: AtomicUsize,
 }
 
 /// TLS to one host.
@@ -68,7 +71,7 @@ impl Config {
         driver.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
         let hosts = authority.hosts.into_iter();
         let hosts = hosts.map(|(host, port)| (host, port.unwrap_or(PORT))).collect();
-        Ok(Self { driver, hosts, tls, schema, create, pooler })
+        Ok(Self { driver, hosts, tls, schema, create, pooler, first_host: AtomicUsize::new(0) })
     }
 
     pub(super) fn driver(&self) -> &tokio_postgres::Config {

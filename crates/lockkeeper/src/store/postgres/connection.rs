@@ -29,10 +29,7 @@ use crate::{
 use std::{
     future::poll_fn,
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 use tokio::{
@@ -89,8 +86,6 @@ struct State {
     /// For how long a live connection may be silent.
     silence: Duration,
     live: Reconnect<Arc<Live>>,
-    /// The host that is tried first: the last one that could be used.
-    first_host: AtomicUsize,
 }
 
 /// A live connection.
@@ -126,14 +121,14 @@ impl State {
     async fn connect(self: &Arc<Self>, number: u64) -> StoreResult<Arc<Live>> {
         let hosts = self.config.hosts();
         let each = (CONNECT / u32::try_from(hosts.len()).unwrap_or(1)).max(CONNECT_HOST);
-        let first = self.first_host.load(Ordering::Relaxed);
+        let first = self.config.first_host.load(Ordering::Relaxed);
         let mut failed: Option<StoreError> = None;
         for at in (0..hosts.len()).map(|n| (first + n) % hosts.len()) {
             let (host, port) = &hosts[at];
             let made = crate::clock::timeout(each, self.connect_to(number, host, *port)).await;
             let e = match made {
                 Ok(Ok(live)) => {
-                    self.first_host.store(at, Ordering::Relaxed);
+                    self.config.first_host.store(at, Ordering::Relaxed);
                     return Ok(Arc::new(live));
                 }
                 Ok(Err(e)) => e,
@@ -215,8 +210,8 @@ impl Connection {
         silence: Duration,
         on_push: Option<PushHandler>,
     ) -> Self {
-        let (live, first_host) = (Reconnect::new(), AtomicUsize::new(0));
-        Self(Arc::new(State { config, clock, on_push, silence, live, first_host }))
+        let live = Reconnect::new();
+        Self(Arc::new(State { config, clock, on_push, silence, live }))
     }
 
     /// Changes whenever a connection breaks: what was written before may be gone with a server.

@@ -2,7 +2,7 @@
 
 use super::{
     Shared,
-    connection::Values,
+    connection::{Connection, Values},
     error,
     reply::{self, Answer, get, scalar},
 };
@@ -13,6 +13,7 @@ use crate::{
     },
     store::{PollScope, StoreResult, TicketStatus, common::repeat::Repeat},
 };
+use std::sync::atomic::Ordering;
 
 impl Shared {
     pub(super) async fn poll(
@@ -21,20 +22,21 @@ impl Shared {
         which: PollScope,
     ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
         let all = matches!(which, PollScope::All);
+        let server = if all { self.renewing_server().await? } else { &self.requests };
         let tickets = match which {
             PollScope::These(tickets) => tickets,
-            PollScope::All => self.tickets_of(session).await?,
+            PollScope::All => self.tickets_of(server, session).await?,
         };
         let names: Vec<&str> = tickets.iter().map(|(name, _)| name.as_str()).collect();
         let ids: Vec<[u8; 16]> = tickets.iter().map(|(_, ticket)| ticket.to_bytes()).collect();
         let ids: Vec<&[u8]> = ids.iter().map(|id| &id[..]).collect();
-        let session_id = session.to_bytes();
-        let rows = self.ask(&self.statements.poll, &[&&session_id[..], &names, &ids]).await?;
+        let values: Values<'_> = &[&&session.to_bytes()[..], &names, &ids];
+        let rows = server.call(&self.statements.poll, values, Repeat::Always).await?;
         let mut found = Vec::with_capacity(tickets.len());
         for (row, (name, ticket)) in rows.iter().zip(&tickets) {
             let answer: Answer<'_> = get(row, "lk_poll")?;
             let status = match answer.what {
-                "due" => self.settle(session, name, *ticket).await?,
+                "due" => self.settle(server, session, name, *ticket).await?,
                 _ => answer.status()?,
             };
             if !all || status != TicketStatus::Gone {
@@ -47,6 +49,7 @@ impl Shared {
     /// Settles the ticket's line, because a deadline in it has passed.
     async fn settle(
         &self,
+        server: &Connection,
         session: SessionId,
         name: &Name,
         ticket: TicketId,
@@ -54,7 +57,7 @@ impl Shared {
         let (ticket, session) = (ticket.to_bytes(), session.to_bytes());
         let values: Values<'_> = &[&name.as_str(), &&ticket[..], &&session[..]];
         let call = &self.statements.settle;
-        let rows = match self.requests.call(call, values, Repeat::UnlessBlocked).await {
+        let rows = match server.call(call, values, Repeat::UnlessBlocked).await {
             // A transaction has locked this line, which is no reason to fail for the other tickets.
             Err(e) if error::is_blocked(&e) => {
                 let wait = self.blocked.record(name, true, self.clock.now());
@@ -74,19 +77,40 @@ impl Shared {
     /// reads the lines that this handle knows instead, if all lines were read before and no other handle is likely
     /// to have entered since. But if those show just what the last renewal has shown, the core asks because it
     /// expects other tickets: then all lines are read after all.
-    async fn tickets_of(&self, session: SessionId) -> StoreResult<Vec<(Name, TicketId)>> {
+    async fn tickets_of(
+        &self,
+        server: &Connection,
+        session: SessionId,
+    ) -> StoreResult<Vec<(Name, TicketId)>> {
         let (id, version) = (session.to_bytes(), self.tickets.version(session));
         if self.tickets.knows(session) {
             let names = self.tickets.names(session);
             let names: Vec<&str> = names.iter().map(Name::as_str).collect();
-            let rows = self.ask(&self.statements.own_tickets_in, &[&&id[..], &names]).await?;
+            let (call, values): (_, Values<'_>) =
+                (&self.statements.own_tickets_in, &[&&id[..], &names]);
+            let rows = server.call(call, values, Repeat::Always).await?;
             let tickets = reply::places(&rows)?;
             if !self.tickets.were_shown(session, &tickets) {
                 return Ok(tickets);
             }
         }
-        let tickets = reply::places(&self.ask(&self.statements.own_tickets, &[&&id[..]]).await?)?;
+        let (call, values): (_, Values<'_>) = (&self.statements.own_tickets, &[&&id[..]]);
+        let tickets = reply::places(&server.call(call, values, Repeat::Always).await?)?;
         self.tickets.searched(session, version, &tickets);
         Ok(tickets)
+    }
+
+    /// The connection to the server that answers renewals, for a comparison of all tickets: that server says
+    /// what a session has. After a failover the connection for requests may still lead to the old primary, which
+    /// lives on. Then the store leaves it and compares over the connection for renewals.
+    async fn renewing_server(&self) -> StoreResult<&Connection> {
+        let history: Option<i64> = scalar(&self.ask(&self.statements.history, &[]).await?)?;
+        let renewing = self.history.load(Ordering::Relaxed);
+        if renewing == 0 || history.is_none_or(|history| history.cast_unsigned() == renewing) {
+            return Ok(&self.requests);
+        }
+        self.requests.give_up();
+        self.listener.give_up();
+        Ok(&self.renewals)
     }
 }

@@ -41,14 +41,32 @@ BEGIN
   o_now := lockkeeper.lk_micros(clock_timestamp());
 END $$;
 
+-- Which server this is, with which history of the data: another number whenever the data, the server, its last
+-- start, its last recovery from a crash of one of its processes or its timeline is another. Such a recovery keeps the
+-- start and loses the commits that were not on disk, and it is what sets back the statistics of the writer (before
+-- PostgreSQL 15 they are slow to read, and left out). NULL if the server does not tell.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_history() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+  v_recovered timestamptz;
+BEGIN
+  IF current_setting('server_version_num')::integer >= 150000 THEN
+    v_recovered := pg_stat_get_bgwriter_stat_reset_time();
+  END IF;
+  RETURN (SELECT hashtextextended(concat_ws('/', encode(store, 'hex'), extract(epoch FROM pg_postmaster_start_time()),
+                                            extract(epoch FROM v_recovered),
+                                            left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)), 0)
+            FROM lockkeeper.lk_meta);
+EXCEPTION WHEN query_canceled OR OTHERS THEN
+  RETURN NULL;
+END $$;
+
 -- The same, and what the session's tickets and the server are now, so that nothing has to be inferred from
--- connections, which a pooler or a proxy keeps open while another server takes over. o_history is another number
--- whenever the data, the server, its last start or its timeline is another. o_count and o_sum are the digest of
--- the tickets that the session has in lk_ticket, and first in the lines of p_names: first tickets have no
--- index by session, which would make every lock dearer. o_layout is the schema's.
+-- connections, which a pooler or a proxy keeps open while another server takes over. o_history is lk_history().
+-- o_count and o_sum are the digest of the tickets that the session has in lk_ticket, and first in the lines of
+-- p_names: first tickets have no index by session, which would make every lock dearer. o_layout is the schema's.
 --
--- What cannot be read because a transaction has locked its table is NULL: the session is renewed all the same. The
--- block only reads, so it takes no transaction id of its own.
+-- What cannot be read (a transaction has locked its table, the statement's time is over) is NULL: the session is
+-- renewed all the same. The block only reads, so it takes no transaction id of its own.
 --
 -- What layout 4 knows as this function has these arguments and answers in all later layouts: it is called by
 -- programs that stay connected while the schema is brought up to date.
@@ -62,10 +80,9 @@ BEGIN
     RETURN;
   END IF;
   IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
+  o_history := lockkeeper.lk_history();
   BEGIN
-    SELECT layout, hashtextextended(concat_ws('/', encode(store, 'hex'), pg_postmaster_start_time(),
-                                              left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)), 0)
-      INTO o_layout, o_history FROM lockkeeper.lk_meta;
+    SELECT layout INTO o_layout FROM lockkeeper.lk_meta;
     SELECT count(*), coalesce(sum((get_byte(id, 0)::bigint << 24) + (get_byte(id, 1) << 16)
                                   + (get_byte(id, 2) << 8) + get_byte(id, 3)), 0)
       INTO o_count, o_sum
@@ -73,7 +90,7 @@ BEGIN
             UNION ALL
             SELECT id FROM lockkeeper.lk_line
              WHERE name = ANY (p_names) AND session = p_session AND id IS NOT NULL) AS tickets;
-  EXCEPTION WHEN lock_not_available THEN
+  EXCEPTION WHEN query_canceled OR lock_not_available THEN
     NULL;
   END;
 END $$;
@@ -173,6 +190,7 @@ DECLARE
   v_locks integer := 0;
   v_others integer;
   v_done text;
+  v_from bytea := decode(md5(random()::text), 'hex');
   r record;
   f record;
 BEGIN
@@ -187,11 +205,18 @@ BEGIN
   PERFORM set_config('lk.most', '8', true);
   DELETE FROM lockkeeper.lk_closed WHERE (ticket, session) IN (
     SELECT ticket, session FROM lockkeeper.lk_closed WHERE until <= v_now LIMIT p_most);
+  -- From anywhere on: the tickets of some cannot go now, because users' transactions keep them.
   SELECT coalesce(array_agg(id), '{}') INTO o_sessions FROM (
-    SELECT s.id FROM lockkeeper.lk_session s
-     WHERE s.dead_at <= v_now
-       AND EXISTS (SELECT FROM lockkeeper.lk_ticket t WHERE t.session = s.id)
-     LIMIT 4) dead;
+    (SELECT s.id FROM lockkeeper.lk_session s
+      WHERE s.id >= v_from AND s.dead_at <= v_now
+        AND EXISTS (SELECT FROM lockkeeper.lk_ticket t WHERE t.session = s.id)
+      ORDER BY s.id LIMIT 4)
+    UNION ALL
+    (SELECT s.id FROM lockkeeper.lk_session s
+      WHERE s.id < v_from AND s.dead_at <= v_now
+        AND EXISTS (SELECT FROM lockkeeper.lk_ticket t WHERE t.session = s.id)
+      ORDER BY s.id LIMIT 4)
+    LIMIT 4) dead;
   WITH gone AS (
     DELETE FROM lockkeeper.lk_session WHERE id IN (
       SELECT s.id FROM lockkeeper.lk_session s

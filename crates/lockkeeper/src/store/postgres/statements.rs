@@ -80,6 +80,7 @@ statements! {
     list: "SELECT * FROM lockkeeper.lk_look($1, $2, $3, $4)", [TEXT, TEXT, TEXT, INT4];
     notify: "SELECT pg_notify(channel, message) FROM unnest($1, $2) AS news(channel, message)",
         [TEXT_ARRAY, TEXT_ARRAY];
+    history: "SELECT lockkeeper.lk_history()", [];
     clock: "SELECT lockkeeper.lk_micros(clock_timestamp())", [];
     facts: "SELECT name, value FROM (VALUES \
             ('version', current_setting('server_version_num')), \
