@@ -11,6 +11,9 @@ use std::{
 };
 use tokio::sync::oneshot;
 
+/// A queue that is no longer than this is not swept.
+const SWEEP_LEAST: usize = 16;
+
 /// The queues of one keeper, one for each name that a task wants.
 #[derive(Default)]
 pub(crate) struct LocalQueue {
@@ -19,18 +22,31 @@ pub(crate) struct LocalQueue {
 
 #[derive(Default)]
 struct NameQueue {
-    /// The task at the queue was told by the store to wait.
+    /// The store has told the task in front to wait.
     waiting: bool,
-    /// The store did not answer the task at the queue.
+    /// The store did not answer the task in front.
     away: Option<Away>,
     behind: VecDeque<oneshot::Sender<LocalTurn>>,
+    /// The length at which the next sweep takes out the tasks that gave up.
+    sweep_at: usize,
+}
+
+impl NameQueue {
+    /// Takes out the tasks that gave up. A sweep waits until the queue has doubled since the last one, so a new
+    /// task costs the same however many wait.
+    fn sweep(&mut self) {
+        if self.behind.len() >= self.sweep_at {
+            self.behind.retain(|task| !task.is_closed());
+            self.sweep_at = 2 * self.behind.len() + SWEEP_LEAST;
+        }
+    }
 }
 
 /// The right to stand in the store's line. Dropping it lets the next task go.
 pub(crate) struct LocalTurn {
     local_queue: Option<Arc<LocalQueue>>,
     name: Name,
-    /// The store did not answer the task that was at the queue before.
+    /// The store did not answer the task that was in front before.
     pub(crate) away: Option<Away>,
 }
 
@@ -41,7 +57,7 @@ impl LocalQueue {
 
     /// Waits for the tasks that came before.
     ///
-    /// Cancel safety: a pass that arrives at a dropped future goes on to the next.
+    /// Cancel safety: a turn that arrives at a dropped future goes on to the next task.
     pub(crate) async fn pass(self: &Arc<Self>, name: &Name) -> LocalTurn {
         let turn = {
             let mut queues = self.queues();
@@ -56,17 +72,15 @@ impl LocalQueue {
                     };
                 }
             };
-            while queue.behind.back().is_some_and(oneshot::Sender::is_closed) {
-                queue.behind.pop_back();
-            }
+            queue.sweep();
             let (sender, turn) = oneshot::channel();
             queue.behind.push_back(sender);
             turn
         };
-        turn.await.expect("a queue keeps those behind it until it is passed on")
+        turn.await.expect("a queue keeps its tasks until their turn has come")
     }
 
-    /// Does the store leave the task at the queue without an answer?
+    /// Does the store leave the task in front without an answer?
     pub(crate) fn away(&self, name: &Name) -> Option<Away> {
         self.queues().get(name)?.away.clone()
     }
@@ -113,7 +127,7 @@ impl Drop for LocalTurn {
             let pass = Self { local_queue: Some(Arc::clone(&local_queue)), name, away };
             match next.send(pass) {
                 Ok(()) => return,
-                // That task has gone. Its pass must not open the queue a second time.
+                // That task has gone. Its turn must not open the queue a second time.
                 Err(mut returned) => returned.local_queue = None,
             }
         }
@@ -218,5 +232,26 @@ mod tests {
             "{}",
             local_queue.queues()[&name].behind.len()
         );
+    }
+
+    /// The task that came last always waits when the next one comes, and the first one never gives up.
+    #[test]
+    fn tasks_that_gave_up_do_not_pile_up_behind_one_that_waits() {
+        let (queue, name) = (Arc::new(LocalQueue::default()), name());
+        let length = || queue.queues()[&name].behind.len();
+        let Poll::Ready(turn) = poll(pin!(queue.pass(&name))) else { panic!("the queue is free") };
+        let mut patient = Box::pin(queue.pass(&name));
+        assert!(poll(patient.as_mut()).is_pending());
+        let mut last = None;
+        for _ in 0..10_000 {
+            let mut next = Box::pin(queue.pass(&name));
+            assert!(poll(next.as_mut()).is_pending());
+            last = Some(next);
+        }
+        assert!(length() < 100, "{}", length());
+        drop(turn);
+        let Poll::Ready(turn) = poll(patient.as_mut()) else { panic!("it is its turn") };
+        drop(turn);
+        assert!(poll(last.unwrap().as_mut()).is_ready());
     }
 }
