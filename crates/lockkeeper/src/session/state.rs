@@ -82,15 +82,15 @@ struct TicketTable {
     contending: HashMap<Name, Arc<Notify>>,
     /// The lanes that tickets have, a bit each.
     lanes: u64,
+    /// The version that the last renewal was answered with.
+    version: Option<u64>,
+    /// How often renewals were answered with another version than before: another server, perhaps.
+    changes: u64,
     /// The version for which all tickets are to be polled, and when.
     verify: Option<(u64, Moment)>,
     verified: Option<u64>,
-    /// How many comparisons of all tickets have begun or ended: odd while one is under way.
-    comparisons: u64,
     /// What the comparison under way cannot have seen makes another one necessary.
     again: bool,
-    /// The store shows the tickets in every renewal.
-    shown: bool,
     /// A lock was handed out: the program may have worked under it.
     used: bool,
     /// The session was lost before any lock was handed out, and none will be.
@@ -101,7 +101,7 @@ struct TicketTable {
 
 impl TicketTable {
     fn is_comparing(&self) -> bool {
-        self.comparisons % 2 == 1
+        self.left.is_some()
     }
 }
 
@@ -120,8 +120,8 @@ struct Waiter {
     /// The fence that was told: the grant is on its way to the waiting loop.
     told: Option<u64>,
     news: Option<WaitUpdates>,
-    /// [`TicketTable::comparisons`] when it was about to enter.
-    comparisons: u64,
+    /// [`TicketTable::changes`] when the ticket was about to enter for the first time.
+    changes: u64,
 }
 
 impl Waiter {
@@ -183,7 +183,10 @@ impl SessionState {
         // between, all are polled in vain.
         let agree = tickets.is_none_or(|t| t == expected || t == self.digest());
         let mut table = self.table();
-        (table.shown, table.away) = (tickets.is_some(), None);
+        table.away = None;
+        if table.version.replace(version) != Some(version) {
+            table.changes += 1;
+        }
         if table.verified != Some(version) || !agree {
             table.verify = Some((version, self.clock.now()));
             drop(table);
@@ -309,6 +312,8 @@ impl SessionState {
     ) -> oneshot::Receiver<u64> {
         let (grant, receiver) = oneshot::channel();
         let mut table = self.table();
+        // A repeated enter belongs to the first one, which the store may have carried out.
+        let changes = table.waiting.get(&ticket).map_or(table.changes, |waiter| waiter.changes);
         let waiter = Waiter {
             name: name.clone(),
             recheck: None,
@@ -318,7 +323,7 @@ impl SessionState {
             grant: Some(grant),
             told: None,
             news,
-            comparisons: table.comparisons,
+            changes,
         };
         table.waiting.insert(ticket, waiter);
         receiver
@@ -364,11 +369,10 @@ impl SessionState {
                 hold_state.end(Loss::Evicted);
                 return true;
             }
-            let entered = waiter.filter(|waiter| waiter.told.is_none());
-            let unseen = entered.is_some_and(|w| w.comparisons != table.comparisons);
-            // The enter may have been answered by the server from before a failover, and the comparison
-            // that the failover led to did not know of this ticket.
-            if !table.shown && (unseen || table.is_comparing()) {
+            // If the version has changed since the ticket entered, the grant may come late from the server
+            // of before a failover, while the new server has the ticket as one that waits. The comparison
+            // that the change led to has not seen the grant, and no digest shows it.
+            if waiter.is_some_and(|waiter| waiter.changes != table.changes) {
                 table.again = table.is_comparing();
                 table.verified = None;
             }
@@ -443,7 +447,6 @@ impl SessionState {
         let poll = waiting.map(asked).collect();
         let verify = table.verify.take_if(|(_, at)| *at <= now).map(|(version, _)| version);
         table.left = verify.map(|_| Default::default());
-        table.comparisons += u64::from(verify.is_some());
         Due { verify, poll }
     }
 
@@ -475,7 +478,6 @@ impl SessionState {
             }
         }
         table.verify = table.verify.or(due.verify.map(|version| (version, soon)));
-        table.comparisons += u64::from(due.verify.is_some());
         table.left = None;
     }
 

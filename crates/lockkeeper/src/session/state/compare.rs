@@ -67,7 +67,6 @@ impl SessionState {
         let mut table = self.table();
         let again = std::mem::take(&mut table.again);
         (table.verified, table.left) = ((!again).then_some(version), None);
-        table.comparisons += 1;
     }
 
     /// Whether the session has this ticket: as one that waits, is held, or is being left.

@@ -21,7 +21,7 @@ fn a_hint_that_overtakes_the_answer_to_an_enter_is_not_lost() {
 }
 
 #[test]
-fn who_is_ended_between_its_grant_and_its_hold_holds_nothing() {
+fn a_ticket_ended_between_its_grant_and_its_hold_is_not_held() {
     let state = SessionState::new(Clock::system(), Moment::NEVER);
     let take = |ended: bool| {
         let (name, ticket) = (Name::new("a").unwrap(), TicketId::random());
@@ -99,8 +99,9 @@ fn enters(state: &SessionState) -> (TicketId, Name) {
     (ticket, name)
 }
 
-fn changes_version(state: &SessionState) {
-    assert!(state.renewed(Moment::from_millis(u64::MAX >> 24), 2, None, TicketDigest::default()));
+fn changes_version(state: &SessionState, version: u64) {
+    let deadline = Moment::from_millis(u64::MAX >> 24);
+    assert!(state.renewed(deadline, version, None, TicketDigest::default()));
     assert!(state.due().verify.is_some());
 }
 
@@ -110,18 +111,106 @@ fn changes_version(state: &SessionState) {
 fn a_grant_that_a_comparison_cannot_have_seen_leads_to_another_one() {
     let state = compared();
     let (ticket, name) = enters(&state);
-    changes_version(&state);
+    changes_version(&state, 2);
     state.verified(2);
     assert!(state.hold(ticket, HoldState::new(name, 7, None)));
-    changes_version(&state);
+    changes_version(&state, 2);
     state.verified(2);
 
     let (ticket, name) = enters(&state);
-    state.table().verified = None;
-    changes_version(&state);
+    changes_version(&state, 3);
     assert!(state.hold(ticket, HoldState::new(name, 8, None)));
-    state.verified(2);
-    changes_version(&state);
+    state.verified(3);
+    changes_version(&state, 3);
+}
+
+/// A renewal of a store that shows its tickets, which are those that the session expects. Is it followed by a
+/// comparison? Then it begins.
+fn is_shown_and_begins_to_compare(state: &SessionState, version: u64) -> bool {
+    let (deadline, digest) = (Moment::from_millis(u64::MAX >> 24), state.digest());
+    assert!(state.renewed(deadline, version, Some(digest), digest));
+    state.due().verify.is_some()
+}
+
+/// How a grant reaches the session.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Answer,
+    AnswerToARepeatedEnter,
+    Hint,
+}
+
+const WAITING: TicketStatus =
+    TicketStatus::Waiting(Wait { ahead: 1, holder: None, recheck: Duration::MAX });
+
+/// Lets a ticket enter, wait while `meanwhile` happens, and be held.
+fn is_granted(
+    state: &SessionState,
+    by: By,
+    meanwhile: impl FnOnce(),
+) -> (TicketId, Arc<HoldState>) {
+    let (name, ticket) = (Name::new("a").unwrap(), TicketId::random());
+    let _turn = state.add_waiter(ticket, &name, None);
+    if let (By::Hint, TicketStatus::Waiting(wait)) = (by, WAITING) {
+        state.queued(ticket, &wait);
+    }
+    meanwhile();
+    match by {
+        By::Answer => {}
+        By::AnswerToARepeatedEnter => drop(state.add_waiter(ticket, &name, None)),
+        By::Hint => state.granted(ticket, 7),
+    }
+    let hold_state = HoldState::new(name, 7, None);
+    assert!(state.hold(ticket, Arc::clone(&hold_state)));
+    (ticket, hold_state)
+}
+
+/// A failover while a ticket waited: the old server grants it, late, and the new one has it as one that
+/// waits. The tickets are the same in both, so no digest shows the difference.
+#[test]
+fn a_late_grant_of_a_ticket_that_stayed_is_compared_although_renewals_show_tickets() {
+    for by in [By::Answer, By::AnswerToARepeatedEnter, By::Hint] {
+        for under_way in [false, true] {
+            let state = SessionState::new(Clock::system(), Moment::NEVER);
+            assert!(is_shown_and_begins_to_compare(&state, 1));
+            state.verified(1);
+            let (ticket, hold_state) = is_granted(&state, by, || {
+                assert!(is_shown_and_begins_to_compare(&state, 2));
+                if !under_way {
+                    state.verified(2);
+                }
+            });
+            if under_way {
+                state.verified(2);
+            }
+            assert!(is_shown_and_begins_to_compare(&state, 2), "{by:?} {under_way}");
+            for expected in state.expected() {
+                assert_eq!(expected.ticket, ticket);
+                state.compared(&expected, Some(&WAITING), true);
+            }
+            state.verified(2);
+            assert_eq!(hold_state.why(), Some(Loss::Evicted), "{by:?} {under_way}");
+            assert!(!is_shown_and_begins_to_compare(&state, 2), "once is enough");
+        }
+    }
+}
+
+/// A comparison because tickets came and went while a renewal was under way is followed by no other one.
+#[test]
+fn a_grant_costs_no_comparison_while_the_version_is_the_same() {
+    for by in [By::Answer, By::AnswerToARepeatedEnter, By::Hint] {
+        let state = SessionState::new(Clock::system(), Moment::NEVER);
+        assert!(is_shown_and_begins_to_compare(&state, 1));
+        state.verified(1);
+        is_granted(&state, by, || {
+            let (deadline, none) = (Moment::from_millis(u64::MAX >> 24), TicketDigest::default());
+            let others = TicketDigest { count: 9, ..none };
+            assert!(state.renewed(deadline, 1, Some(others), none));
+            assert!(state.due().verify.is_some());
+            state.verified(1);
+        });
+        assert!(!is_shown_and_begins_to_compare(&state, 1), "{by:?}");
+    }
 }
 
 /// A grant that was told and not yet held was not among the tickets that were compared.
