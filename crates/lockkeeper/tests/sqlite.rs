@@ -1,9 +1,15 @@
 //! What only the SQLite store promises.
 #![cfg(feature = "sqlite")]
 
-use lockkeeper::{Error, Keeper, Loss, store::sqlite::Sqlite};
+use lockkeeper::{
+    Error, Guard, Keeper, Loss,
+    store::{AnyStore, sqlite::Sqlite},
+};
 use std::{
+    io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
@@ -27,6 +33,13 @@ impl Folder {
 
     fn url(&self) -> String {
         format!("sqlite:{}", self.path().display())
+    }
+
+    /// A keeper, and its store to look at.
+    fn keeper(&self) -> (Arc<Sqlite>, Keeper) {
+        let store = Arc::new(Sqlite::open(self.path().to_str().unwrap()).unwrap());
+        let any = AnyStore::shared(Arc::clone(&store));
+        (store, Keeper::builder().over(any).unwrap())
     }
 
     fn files(&self) -> Vec<String> {
@@ -68,6 +81,30 @@ async fn a_removed_log_loses_the_locks_in_it_within_a_renewal() {
     }
 }
 
+/// A release hands over to its own process directly, and rings the bell of another one, which polls.
+#[tokio::test]
+async fn a_removed_file_hands_nothing_over() {
+    for own in [true, false] {
+        let folder = Folder::new();
+        let (_store, holder) = folder.keeper();
+        let waiting = if own { holder.clone() } else { folder.keeper().1 };
+        let guard = holder.lock("a").await.unwrap();
+        let waiter = tokio::spawn(async move { waiting.lock("a").await });
+        within(async {
+            while holder.get("a").await.unwrap().is_none_or(|l| l.waiters().count() == 0) {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        std::fs::remove_file(folder.path()).unwrap();
+        // For so long a look at the file is good; a renewal is seconds away.
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        guard.release().await.unwrap();
+        let Err(e) = within(waiter).await.unwrap() else { panic!("granted; own waiter: {own}") };
+        assert!(e.to_string().contains("removed or replaced"), "{e}");
+    }
+}
+
 /// SQLite replays whatever log lies beside a file into it.
 #[tokio::test]
 async fn a_new_file_knows_nothing_of_a_removed_one_whose_log_is_still_there() {
@@ -79,6 +116,114 @@ async fn a_new_file_knows_nothing_of_a_removed_one_whose_log_is_still_there() {
     assert!(after.list("").await.unwrap().is_empty());
     assert!(after.lock("a").try_now().await.unwrap().is_some());
     assert!(!after.check(&guard.sequencer()).await.unwrap_or(false));
+}
+
+/// What the cells of the test below have, and how many of them the other process writes.
+const CELLS: usize = 200;
+const THEIRS: usize = 20;
+
+async fn write_cell(keeper: &Keeper, i: usize, value: u8) -> Guard {
+    let guard = keeper.lock(format!("name {i}")).await.unwrap();
+    guard.write(vec![value; 500]).await.unwrap();
+    guard
+}
+
+async fn write_all_cells(keeper: &Keeper, value: u8) {
+    for i in 0..CELLS {
+        write_cell(keeper, i, value).await.release().await.unwrap();
+    }
+}
+
+/// Drops a keeper with its store, once its tasks have ended.
+async fn drop_all(store: Arc<Sqlite>, keeper: Keeper) {
+    keeper.close().await;
+    drop(keeper);
+    within(async {
+        while Arc::strong_count(&store) > 1 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+const OTHER: &str = "LOCKKEEPER_SQLITE_OTHER";
+
+/// The other process of the test below, which runs this very program with a store in its environment. On
+/// its own it has nothing to do. (Within one process SQLite shares the log's index.)
+#[tokio::test]
+async fn another_process_writes_cells_and_keeps_their_locks() {
+    let Ok(url) = std::env::var(OTHER) else { return };
+    let keeper = Keeper::connect(&url).await.unwrap();
+    let mut guards = Vec::new();
+    for i in 0..THEIRS {
+        guards.push(write_cell(&keeper, i, 3).await);
+    }
+    println!("\nwritten");
+    let end = tokio::task::spawn_blocking(|| std::io::stdin().lines().count());
+    end.await.unwrap();
+}
+
+/// Other processes have a new log then, and no lock of theirs keeps the pages of the removed one out of the
+/// database.
+#[tokio::test]
+async fn a_removed_log_is_never_carried_over_into_the_database() {
+    let folder = Folder::new();
+    let (store, keeper) = folder.keeper();
+    write_all_cells(&keeper, 1).await;
+    drop_all(store, keeper).await;
+
+    let (cut_off, keeper) = folder.keeper();
+    write_all_cells(&keeper, 2).await;
+    for suffix in ["-wal", "-shm"] {
+        std::fs::remove_file(folder.beside(suffix)).unwrap();
+    }
+    let mut other = Command::new(std::env::current_exe().unwrap())
+        .args(["--nocapture", "--exact", "another_process_writes_cells_and_keeps_their_locks"])
+        .env(OTHER, folder.url())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let said = BufReader::new(other.stdout.take().unwrap()).lines();
+    let mut said = said.map_while(Result::ok);
+    assert!(said.any(|line| line == "written"));
+    drop_all(cut_off, keeper).await;
+
+    let reader = Keeper::connect(&folder.url()).await.unwrap();
+    assert_eq!(reader.list("").await.unwrap().len(), THEIRS, "their locks");
+    for i in 0..CELLS {
+        let cell = reader.read(format!("name {i}")).await.unwrap().expect("the cell is there");
+        let expected = if i < THEIRS { 3 } else { 1 };
+        assert!(cell.bytes == [expected; 500], "cell {i} has {}", cell.bytes[0]);
+    }
+    let c = rusqlite::Connection::open(folder.path()).unwrap();
+    let integrity: String = c.query_row("PRAGMA integrity_check", [], |r| r.get(0)).unwrap();
+    assert_eq!(integrity, "ok");
+    drop(other.stdin.take());
+    said.for_each(drop);
+    assert!(other.wait().unwrap().success());
+}
+
+/// Within one process SQLite would give the new keeper the index of the removed log.
+#[tokio::test]
+async fn a_process_connects_anew_only_when_nothing_uses_the_removed_log() {
+    for removed in [&["-wal", "-shm"][..], &["-shm"], &["-wal"]] {
+        let folder = Folder::new();
+        let (store, keeper) = folder.keeper();
+        let guard = keeper.lock("a").await.unwrap();
+        let beside = Keeper::connect(&folder.url()).await.unwrap();
+        assert!(beside.lock("a").try_now().await.unwrap().is_none());
+        drop(beside);
+        for suffix in removed {
+            std::fs::remove_file(folder.beside(suffix)).unwrap();
+        }
+        let Err(e) = Keeper::connect(&folder.url()).await else { panic!("connected: {removed:?}") };
+        assert!(e.to_string().contains("drop that keeper"), "{e}");
+        drop(guard);
+        drop_all(store, keeper).await;
+        let keeper = Keeper::connect(&folder.url()).await.unwrap();
+        keeper.lock("a").wait(LONG).await.unwrap().release().await.unwrap();
+    }
 }
 
 /// A restart of the log waited for the reader with the writers' lock in its hand, again and again, so

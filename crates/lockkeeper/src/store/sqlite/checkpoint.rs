@@ -9,12 +9,11 @@
 //! passive checkpoint met no reader, and after a failure not before the log has grown by a quarter.
 //! Meanwhile the reader costs disk space and no lock.
 
-use super::file;
+use super::file::{self, Files};
 use crate::{clock, sync::Mutex};
 use rusqlite::Connection;
 use std::{
     cell::Cell,
-    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicI32, Ordering},
@@ -56,15 +55,15 @@ pub(super) fn log_pages() -> i32 {
 
 /// Starts the thread when it is first needed.
 pub(super) struct Checkpointer {
-    path: PathBuf,
+    files: Arc<Files>,
     work: Mutex<Option<mpsc::SyncSender<()>>>,
     /// The length of the log from which on a checkpoint is worth a try.
     next: Arc<AtomicI32>,
 }
 
 impl Checkpointer {
-    pub(super) fn of(path: &Path) -> Self {
-        Self { path: path.to_owned(), work: Mutex::new(None), next: Arc::new(PAGES.into()) }
+    pub(super) fn of(files: &Arc<Files>) -> Self {
+        Self { files: Arc::clone(files), work: Mutex::new(None), next: Arc::new(PAGES.into()) }
     }
 
     /// A commit has left a log of this many pages: asks for a checkpoint if it is worth a try.
@@ -88,21 +87,24 @@ impl Checkpointer {
             !matches!(work.try_send(()), Err(mpsc::TrySendError::Disconnected(())))
         });
         if !alive {
-            *work = start(&self.path, &self.next);
+            *work = start(&self.files, &self.next);
         }
     }
 }
 
-fn start(path: &Path, next: &Arc<AtomicI32>) -> Option<mpsc::SyncSender<()>> {
+fn start(files: &Arc<Files>, next: &Arc<AtomicI32>) -> Option<mpsc::SyncSender<()>> {
     let (work, to_do) = mpsc::sync_channel(1);
     let _ = work.try_send(());
-    let (path, next) = (path.to_owned(), Arc::clone(next));
+    let (files, next) = (Arc::clone(files), Arc::clone(next));
     let thread = std::thread::Builder::new().name("lockkeeper-checkpoint".into());
     let begun = thread.spawn(move || {
-        let Ok(c) = file::connect(&path) else { return };
+        if !files.may_checkpoint() {
+            return next.store(Outcome::CutOff.next(), Ordering::Relaxed);
+        }
+        let Ok(c) = file::connect(&files.path) else { return };
         while to_do.recv().is_ok() {
             // After a failure the next commit asks again, and the log is a little longer.
-            next.store(run(&c).unwrap_or(Outcome::ByAnother).next(), Ordering::Relaxed);
+            next.store(run(&c, &files).unwrap_or(Outcome::ByAnother).next(), Ordering::Relaxed);
             // Requests that came meanwhile are dropped: the next commit knows whether one is still needed.
             while to_do.try_recv().is_ok() {}
         }
@@ -117,6 +119,8 @@ pub(super) enum Outcome {
     Done,
     /// Another process is doing it.
     ByAnother,
+    /// The log or its file was removed or replaced: it must never be carried over.
+    CutOff,
     /// A reader, or writers without a gap, kept a log of this many pages from starting anew.
     Blocked(i32),
 }
@@ -126,13 +130,17 @@ impl Outcome {
     fn next(self) -> i32 {
         match self {
             Self::Done | Self::ByAnother => PAGES,
+            Self::CutOff => i32::MAX,
             Self::Blocked(pages) => pages.max(PAGES).saturating_add(pages / 4),
         }
     }
 }
 
-/// Carries the log over into the file and lets it start anew.
-pub(super) fn run(c: &Connection) -> rusqlite::Result<Outcome> {
+/// Carries the log over into the file and lets it start anew, if other processes still use the same files.
+pub(super) fn run(c: &Connection, files: &Files) -> rusqlite::Result<Outcome> {
+    if !files.may_checkpoint() {
+        return Ok(Outcome::CutOff);
+    }
     c.busy_handler(Some(|tries| {
         clock::pause_thread(PAUSE);
         tries < TRIES
@@ -140,6 +148,9 @@ pub(super) fn run(c: &Connection) -> rusqlite::Result<Outcome> {
     let passive = checkpoint(c, "PASSIVE")?;
     if passive.busy {
         return Ok(Outcome::ByAnother);
+    }
+    if !files.may_checkpoint() {
+        return Ok(Outcome::CutOff);
     }
     if passive.log - passive.carried_over > RUNNING_PAGES || checkpoint(c, "RESTART")?.busy {
         return Ok(Outcome::Blocked(passive.log));
@@ -163,4 +174,64 @@ fn checkpoint(c: &Connection, mode: &str) -> rusqlite::Result<Checkpoint> {
         Ok(Checkpoint { busy: r.get(0)?, log: r.get(1)?, carried_over: r.get(2)? })
     };
     c.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::sqlite::file::Identity;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Waits for the checkpointer's thread.
+    fn until(done: impl Fn() -> bool) {
+        let mut waited = Duration::ZERO;
+        while !done() {
+            assert!(waited < PATIENCE, "the thread takes far too long");
+            clock::pause_thread(Duration::from_millis(1));
+            waited += Duration::from_millis(1);
+        }
+    }
+
+    fn write(c: &Connection, first: i64) {
+        for i in first..first + 100 {
+            c.execute("INSERT INTO cell VALUES(?1, ?2, 1)", (i.to_string(), [0x5a; 2_000]))
+                .unwrap();
+        }
+    }
+
+    /// Other processes have a new log then, and no lock of theirs keeps the old one's pages out.
+    #[test]
+    fn a_log_that_was_removed_is_not_carried_over() {
+        for removed in [&["-wal", "-shm"][..], &["-wal"], &["-shm"]] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("locks.db");
+            let c = file::open(&path).unwrap();
+            write(&c, 0);
+            let files = Files::new(path.clone(), Identity::of(&path));
+            let checkpointer = Checkpointer::of(&files);
+            let database = || std::fs::read(&path).unwrap();
+            let before = database();
+            checkpointer.committed(PAGES);
+            until(|| database() != before && checkpointer.work.lock().is_some());
+            write(&c, 100);
+
+            let mut kept = Vec::new();
+            for suffix in removed {
+                let path = folder.path().join(format!("locks.db{suffix}"));
+                let aside = folder.path().join(format!("aside{suffix}"));
+                std::fs::rename(&path, &aside).unwrap();
+                kept.push((path, aside));
+            }
+            let before = database();
+            checkpointer.committed(PAGES);
+            until(|| checkpointer.next.load(Ordering::Relaxed) == i32::MAX || database() != before);
+            assert_eq!(run(&c, &files).unwrap(), Outcome::CutOff, "{removed:?}");
+            for (path, aside) in kept {
+                std::fs::rename(aside, path).unwrap();
+            }
+            assert_eq!(run(&c, &files).unwrap(), Outcome::CutOff, "others may have been here");
+            assert!(database() == before, "the database was written to: {removed:?}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use super::{
     checkpoint::Checkpointer,
     doorbell::{Doorbells, Tag},
     error::failure,
-    file,
+    file::{self, Files},
     line::Tx,
     notify::News,
 };
@@ -42,19 +42,23 @@ impl Sqlite {
     /// As [`open`](Self::open).
     pub fn with_clock(path: &str, clock: Clock) -> StoreResult<Self> {
         let path = file::locate(path)?;
-        let connection = file::open(&path)?;
-        let id = file::identify(&connection, clock.now())?;
+        let open = || {
+            let connection = file::open(&path)?;
+            let id = file::identify(&connection, clock.now())?;
+            Ok((connection, id))
+        };
+        let ((connection, id), identity) = file::open_in_place(&path, open)?;
         let set_up = connection.busy_timeout(Duration::ZERO);
         set_up.map_err(|e| failure(e, "cannot set up the connection"))?;
         checkpoint::measure(&connection);
+        let files = Files::new(path, identity);
         Ok(Self {
             id,
             clock,
             connection: tokio::sync::Mutex::new(connection),
-            identity: file::Identity::of(&path),
-            checkpointer: Checkpointer::of(&path),
-            doorbells: Doorbells::beside(&path),
-            path,
+            checkpointer: Checkpointer::of(&files),
+            doorbells: Doorbells::beside(&files.path),
+            files,
             tag: Tag::random(),
             doorbell: Mutex::default(),
             sinks: Mutex::default(),
@@ -64,11 +68,10 @@ impl Sqlite {
         })
     }
 
-    /// Whether the file, its log or the log's index was removed or replaced. Then other processes lock in
-    /// another file, and the locks of this one are lost.
+    /// Whether [the files are cut off](Files::are_cut_off).
     pub(super) fn is_cut_off(&self) -> bool {
         let now = self.clock.now();
-        let cut_off = file::Identity::of(&self.path) != self.identity;
+        let cut_off = self.files.are_cut_off();
         if !cut_off {
             self.in_place.store(now.as_nanos(), Ordering::Relaxed);
         }
@@ -161,7 +164,7 @@ impl Drop for Sqlite {
     fn drop(&mut self) {
         // A short-lived process never has a long enough log to checkpoint, and leaves what it has to the next.
         if self.log_pages.load(Ordering::Relaxed) >= checkpoint::PAGES / 10 {
-            let _ = checkpoint::run(self.connection.get_mut());
+            let _ = checkpoint::run(self.connection.get_mut(), &self.files);
         }
     }
 }

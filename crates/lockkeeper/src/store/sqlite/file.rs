@@ -5,6 +5,7 @@ use crate::{
     clock::{self, Moment},
     error::{ErrorKind, StoreError},
     store::{STRAY_MAX, StoreId, StoreResult},
+    sync::Mutex,
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use rusqlite::{Connection, OpenFlags, config::DbConfig, params};
@@ -13,6 +14,10 @@ use std::{
     fs::File,
     io,
     path::{Path, PathBuf},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,6 +34,8 @@ const COMPANIONS: [&str; 2] = ["-wal", "-shm"];
 /// For how long connecting waits for other processes. A transaction never waits.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
+/// How often to open a file that is replaced meanwhile.
+const OPENINGS_MAX: u32 = 10;
 
 /// What is not percent-encoded in a URI's path.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
@@ -113,6 +120,45 @@ pub(super) fn open(path: &Path) -> StoreResult<Connection> {
         create(path)?;
     }
     connect(path).map_err(|e| failure(e, "cannot open the file"))
+}
+
+/// Calls `open`, and says which files it has opened. It does not tell itself, so what lies there is looked
+/// at before and after. If that is not the same, as when another process replaces the file or when the log
+/// is made, `open` is called again.
+pub(super) fn open_in_place<T>(
+    path: &Path,
+    open: impl Fn() -> StoreResult<T>,
+) -> StoreResult<(T, Identity)> {
+    let mut before = Identity::of(path);
+    for _ in 0..OPENINGS_MAX {
+        refuse_another_log(path)?;
+        let opened = open()?;
+        let after = Identity::of(path);
+        refuse_another_log(path)?;
+        if before == after {
+            return Ok((opened, after));
+        }
+        before = after;
+    }
+    let what = format!("{} is removed or replaced again and again", path.display());
+    Err(StoreError::not_applied(KIND, ErrorKind::Unavailable, what))
+}
+
+/// Within a process SQLite gives all connections to one database the same index of the log. If a handle was
+/// cut off from its log and is still open, a new one would use the removed index with another log.
+fn refuse_another_log(path: &Path) -> StoreResult<()> {
+    let open = OPEN.lock();
+    let identity = Identity::of(path);
+    let conflicts = |files: Arc<Files>| files.identity.has_another_log_than(identity);
+    if !open.iter().filter_map(Weak::upgrade).any(conflicts) {
+        return Ok(());
+    }
+    let what = format!(
+        "the log of {} was removed or replaced while a keeper of this process was connected to it; \
+         drop that keeper and its guards, then connect again",
+        path.display()
+    );
+    Err(StoreError::not_applied(KIND, ErrorKind::Unavailable, what))
 }
 
 /// One more connection to a file that is ours.
@@ -245,6 +291,47 @@ impl Identity {
         let [log, index] = COMPANIONS.map(|suffix| inode(&beside(path, suffix)));
         Self([inode(path), log, index])
     }
+
+    /// The same database, with another log or another index.
+    fn has_another_log_than(self, other: Self) -> bool {
+        self.0[0].is_some() && self.0[0] == other.0[0] && self != other
+    }
+}
+
+/// The files of all handles of this process.
+static OPEN: Mutex<Vec<Weak<Files>>> = Mutex::new(Vec::new());
+
+/// The files that a handle has open.
+pub(super) struct Files {
+    pub(super) path: PathBuf,
+    identity: Identity,
+    /// They were once seen to be removed or replaced.
+    were_cut_off: AtomicBool,
+}
+
+impl Files {
+    pub(super) fn new(path: PathBuf, identity: Identity) -> Arc<Self> {
+        let files = Arc::new(Self { path, identity, were_cut_off: false.into() });
+        let mut open = OPEN.lock();
+        open.retain(|files| files.strong_count() > 0);
+        open.push(Arc::downgrade(&files));
+        files
+    }
+
+    /// Has the file, its log or the log's index been removed or replaced? Then other processes lock in
+    /// another file, and nothing that the handle holds is worth anything.
+    pub(super) fn are_cut_off(&self) -> bool {
+        let cut_off = Identity::of(&self.path) != self.identity;
+        self.were_cut_off.fetch_or(cut_off, Ordering::Relaxed);
+        cut_off
+    }
+
+    /// May the log be carried over into the database? Not if the log or its index was removed: then other
+    /// processes have a new log for the same database, and no lock of theirs keeps our old pages out of it.
+    /// Nor if the files came back: in between, the database may have changed.
+    pub(super) fn may_checkpoint(&self) -> bool {
+        !self.are_cut_off() && !self.were_cut_off.load(Ordering::Relaxed)
+    }
 }
 
 /// Reads the identity of the data. If the file was last used in another boot of the machine, its times are
@@ -366,6 +453,32 @@ mod tests {
             all.into_iter().map(|t| t.join().unwrap()).collect()
         });
         assert!(ids.iter().all(|id| *id == ids[0]));
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_while_it_is_opened_is_opened_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("locks.db");
+        let now = Moment::from_millis(1);
+        let other = std::cell::OnceCell::new();
+        let reopen = || {
+            let c = open(&path)?;
+            identify(&c, now)?;
+            if other.get().is_none() {
+                for suffix in ["", "-wal", "-shm"] {
+                    std::fs::remove_file(beside(&path, suffix)).unwrap();
+                }
+                let c = open(&path)?;
+                identify(&c, now)?;
+                other.set(c).unwrap();
+            }
+            Ok(c)
+        };
+        let (c, identity) = open_in_place(&path, reopen).unwrap();
+        assert_eq!(identity, Identity::of(&path));
+        other.get().unwrap().execute("UPDATE meta SET last = 7", []).unwrap();
+        let last: i64 = c.query_row("SELECT last FROM meta", [], |r| r.get(0)).unwrap();
+        assert_eq!(last, 7, "another file was opened");
     }
 
     #[test]

@@ -56,7 +56,6 @@ use rusqlite::Connection;
 use std::{
     collections::HashMap,
     fmt,
-    path::PathBuf,
     sync::{
         Arc, Weak,
         atomic::{AtomicI32, AtomicU64, Ordering},
@@ -76,8 +75,7 @@ pub struct Sqlite {
     /// Asynchronous, so that a task which waits for another task's transaction does not block its
     /// thread.
     connection: tokio::sync::Mutex<Connection>,
-    path: PathBuf,
-    identity: file::Identity,
+    files: Arc<file::Files>,
     checkpointer: Checkpointer,
     doorbells: Doorbells,
     /// Of this process's doorbell.

@@ -76,6 +76,8 @@ impl Sqlite {
                 News::Granted { session, doorbell, ticket, fence } => {
                     let sink = self.sinks().get(&session).cloned();
                     match (sink, doorbell) {
+                        // The poll will report that the session is over.
+                        (Some(sink), _) if self.is_cut_off_cached() => sink.recheck(Some(ticket)),
                         (Some(sink), _) => sink.granted(ticket, fence),
                         (None, Some(tag)) => self.doorbells.ring(&tag, &ticket.to_bytes()),
                         (None, None) => {}

@@ -1,10 +1,11 @@
 //! The status of tickets.
 
 use super::{
-    Kind, Sqlite,
+    KIND, Kind, Sqlite,
     line::{Row, Tx},
 };
 use crate::{
+    error::StoreError,
     model::{
         line::{Front, LineRow as _},
         name::Name,
@@ -47,6 +48,10 @@ impl Sqlite {
                 None => self.run(Kind::Write, |tx| tx.status(place)).await?,
             };
             statuses.push((place.name.clone(), place.ticket, status));
+        }
+        let is_granted = |status: &TicketStatus| matches!(status, TicketStatus::Granted { .. });
+        if statuses.iter().any(|(_, _, status)| is_granted(status)) && self.is_cut_off_cached() {
+            return Err(StoreError::session_over(KIND));
         }
         Ok(statuses)
     }

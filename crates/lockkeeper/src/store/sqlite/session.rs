@@ -26,7 +26,8 @@ const END: &str = "UPDATE session SET expires = 0, dead_at = 0 WHERE id = ?1 AND
 impl Sqlite {
     pub(super) async fn open_session(&self, ask: Open) -> StoreResult<Terms> {
         if self.is_cut_off() {
-            let what = format!("{} was removed or replaced; connect again", self.path.display());
+            let what =
+                format!("{} was removed or replaced; connect again", self.files.path.display());
             return Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what));
         }
         let insert = "INSERT INTO session(id, ttl, delay, expires, dead_at, bell, host, pid, program) \
