@@ -10,6 +10,21 @@ use std::{env, sync::OnceLock};
 /// URLs with a password, as they were given but without their scheme, and what is said instead.
 static SECRETS: OnceLock<Vec<(String, String)>> = OnceLock::new();
 
+/// The schemes of stores with passwords. Their URLs need no `//`.
+const SCHEMES: &[&str] = &[
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "redis+cluster",
+    "redlock",
+    "postgres",
+    "postgresql",
+    "mysql",
+    "mariadb",
+    "etcd",
+    "zookeeper",
+];
+
 /// Looks at the command line and at the variable that names the store.
 pub(crate) fn learn() {
     let words = env::args_os().skip(1).chain(env::var_os("LOCKKEEPER_STORE"));
@@ -31,7 +46,9 @@ pub(crate) fn is_secret(word: &str) -> bool {
 
 /// The URLs with a password in a word of the command line, such as `--store=URL`.
 fn secrets(word: &str) -> Vec<(String, String)> {
-    let ends_of_schemes = word.match_indices("://").map(|(at, _)| at);
+    let colons = word.match_indices(':').map(|(at, _)| at);
+    let ends_of_schemes =
+        colons.filter(|at| word[*at..].starts_with("://") || ends_with_a_scheme(&word[..*at]));
     let urls = ends_of_schemes.map(|end| {
         let is_scheme = |c: &char| c.is_ascii_alphanumeric() || "+-.".contains(*c);
         let scheme = word[..end].chars().rev().take_while(is_scheme).count();
@@ -40,6 +57,12 @@ fn secrets(word: &str) -> Vec<(String, String)> {
         (word[end..].to_owned(), open[scheme..].to_owned())
     });
     urls.filter(|(secret, open)| secret != open).collect()
+}
+
+/// Does the text end with a store's scheme, at its beginning or where a flag's value begins?
+fn ends_with_a_scheme(text: &str) -> bool {
+    let before = SCHEMES.iter().filter_map(|scheme| text.strip_suffix(scheme));
+    before.into_iter().any(|b| b.is_empty() || b.ends_with('=') || b.starts_with('-'))
 }
 
 #[cfg(test)]
@@ -53,8 +76,27 @@ mod tests {
             let found = secrets(word);
             assert!(found.iter().any(|(_, open)| !open.contains("pw")), "{word}: {found:?}");
         }
+        for word in ["redis:me:pw@host", "--store=redis:me:pw@host", "-wredis:redis:pw@host"] {
+            let found = secrets(word);
+            assert_eq!(found.len(), 1, "{word}: {found:?}");
+            assert!(!found[0].1.contains("pw") && found[0].1.ends_with("@host"), "{found:?}");
+        }
         for word in ["https://host/a", "redis://me@host", "a:b@c", "://", "ü://"] {
             assert!(!is_secret(word), "{word}");
         }
+        for word in ["redis:me@host", "prod-redis:eu:7@host", "sqlite:a:b@c", "redis:", "redis:a:b"]
+        {
+            assert!(!is_secret(word), "{word}");
+        }
+    }
+
+    #[test]
+    fn every_scheme_with_passwords_is_known() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let e = runtime.block_on(lockkeeper::Keeper::connect("nothing")).unwrap_err().to_string();
+        let (_, examples) = e.split_once("looks like ").expect("a list of schemes");
+        let schemes = examples.split(" or ").filter_map(|url| url.split(':').next());
+        let with_passwords = schemes.filter(|scheme| !["sqlite", "memory"].contains(scheme));
+        assert_eq!(with_passwords.filter(|scheme| !SCHEMES.contains(scheme)).next(), None, "{e}");
     }
 }

@@ -259,13 +259,21 @@ fn a_name_may_begin_with_a_dash() {
 fn a_password_is_never_repeated_wherever_its_url_stands() {
     let place = Place::new();
     let url = "redis://me:hunter2@127.0.0.1:1/0";
+    let bare = "redis:me:hunter2@127.0.0.1:1";
     let (equals, short) = (format!("--stor={url}"), format!("-w{url}"));
+    let bare_equals = format!("--stor={bare}");
     for (arguments, code) in [
         (&[url][..], 64),
         (&[url, "ls"], 64),
         (&["ls", "a", url], 64),
         (&["show", url], 64),
         (&["run", url, "--", "true"], 64),
+        (&["run", bare, "--", "true"], 64),
+        (&[bare], 64),
+        (&["show", bare], 64),
+        (&["run", "a", "--ttl", bare, "true"], 64),
+        (&["run", bare_equals.as_str(), "a", "true"], 64),
+        (&["run", "a", "--", bare], 127),
         (&["run", "a", "--ttl", url, "true"], 64),
         (&["run", equals.as_str(), "a", "true"], 64),
         (&["run", short.as_str(), "a", "true"], 64),
@@ -273,7 +281,7 @@ fn a_password_is_never_repeated_wherever_its_url_stands() {
         (&["completions", url], 64),
         (&["run", "a", "--", url], 127),
         (&["--store", url, "ls"], 69),
-        (&["--store", "redis:me:hunter2@127.0.0.1:1", "run", "-n", "a", "--", "true"], 69),
+        (&["--store", bare, "run", "-n", "a", "--", "true"], 69),
         (&["--store", "reddis://me:hunter2@h", "ls"], 78),
         (&["-vv", "--store", url, "ls"], 69),
     ] {
