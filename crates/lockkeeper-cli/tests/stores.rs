@@ -26,6 +26,7 @@ fn main() -> ExitCode {
             a_waiter_tells_an_outage_and_its_end_once,
             a_single_attempt_on_a_silent_store_speaks_of_no_wait,
             plain_string_locks_are_contended_for,
+            a_plain_string_lock_sets_no_fence,
         ],
         tests![REDLOCK: a_majority_of_servers_is_contended_for],
         tests![REDIS_TLS:
@@ -142,6 +143,23 @@ fn a_single_attempt_on_a_silent_store_speaks_of_no_wait(site: &mut Site) -> Resu
 
 fn plain_string_locks_are_contended_for(site: &mut Site) -> Result<()> {
     contended_for(site, &format!("{}?compat=string", site.url()))
+}
+
+/// Not even one that lockkeeper was started with: it belongs to another lock.
+fn a_plain_string_lock_sets_no_fence(site: &mut Site) -> Result<()> {
+    let plain = format!("{}?compat=string", site.url());
+    for (url, fenced) in [(site.url(), true), (plain, false)] {
+        let say = r#"echo "$LOCKKEEPER_NAME ${LOCKKEEPER_FENCE-none}""#;
+        let arguments = ["run", "a", "--", "sh", "-c", say];
+        let output = site.lockkeeper(&url, &arguments).env("LOCKKEEPER_FENCE", "7").output()?;
+        let said = String::from_utf8(output.stdout)?;
+        ensure!(output.status.success(), "{url}");
+        let fence = said.trim_end().strip_prefix("a ").with_context(|| said.clone())?;
+        ensure!(fence != "7", "the inherited fence of another lock, on {url}");
+        ensure!(fence.parse::<u64>().is_ok() == fenced, "{url}: {said}");
+        ensure!(fenced || fence == "none", "{url}: {said}");
+    }
+    Ok(())
 }
 
 fn a_majority_of_servers_is_contended_for(site: &mut Site) -> Result<()> {
