@@ -189,7 +189,8 @@ pub(crate) struct Run {
     #[arg(value_parser = duration::ttl, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
 
-    /// Keep the lock closed for so long from its grant on, also when the command ends earlier
+    /// Keep the lock closed for so long from its grant on, also when the command ends earlier; not
+    /// kept if lockkeeper is killed or the lock is lost
     #[arg(long, help_heading = "Holding", value_name = "TIME")]
     #[arg(value_parser = duration::bounded, allow_hyphen_values = true)]
     pub(crate) at_least: Option<Duration>,

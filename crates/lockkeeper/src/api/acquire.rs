@@ -152,6 +152,10 @@ impl Acquire {
     /// Keeps the lock closed for at least so long after its grant, also when it is released
     /// earlier: for jobs that must not run twice within that time.
     ///
+    /// The store learns of it with the release. If there is none, because the process was killed or the
+    /// session was lost, the lock is closed until TTL and lock-delay are over, and no longer: a lock that
+    /// must stay closed after a crash too needs a lock-delay that is as long.
+    ///
     /// ```
     /// # use lockkeeper::Keeper; use std::time::Duration;
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
