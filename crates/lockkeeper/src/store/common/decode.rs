@@ -1,4 +1,5 @@
-//! Reading what a database answers: times in microseconds, ids as bytes, lines as rows of tickets.
+//! Writing statements and reading what a database answers: times in microseconds, ids as bytes, lines as rows of
+//! tickets.
 
 use crate::{
     error::{ErrorKind, StoreError},
@@ -10,6 +11,12 @@ use crate::{
     store::{Holder, StoreId, StoreResult, Wait},
 };
 use std::{fmt::Display, time::Duration};
+
+/// The statement on one line, without its comments: short on the wire and in a server's log.
+pub(in crate::store) fn compact(sql: &str) -> String {
+    let lines = sql.lines().map(str::trim).filter(|line| !line.starts_with("--"));
+    lines.collect::<Vec<_>>().join(" ")
+}
 
 /// The error for an answer that none of our procedures gives.
 pub(in crate::store) fn nonsense(kind: &'static str, detail: impl Display) -> StoreError {

@@ -5,6 +5,7 @@ use super::{
     connection::Connections,
     error,
     reply::{field, one},
+    statements::NOW,
 };
 use crate::{
     clock::Clock,
@@ -34,7 +35,6 @@ const REPLICAS: &str = "SHOW STATUS WHERE Variable_name IN ('Slaves_connected', 
 /// query fails (3854) while any of them has other bytes, such as our ids.
 const DUMPS: &str = "SELECT 'dumps' AS Variable_name, CAST(COUNT(*) AS CHAR) AS Value \
      FROM performance_schema.processlist WHERE command LIKE 'Binlog Dump%'";
-const NOW: &str = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) AS now";
 
 /// Refuses a server that is too old, and collects what its users should know.
 pub(super) async fn collect(connections: &Connections, clock: &Clock) -> StoreResult<Vec<Advice>> {
@@ -48,7 +48,8 @@ pub(super) async fn collect(connections: &Connections, clock: &Clock) -> StoreRe
     let mut findings = Findings::default();
     judge_settings(&mut findings, &facts);
     judge_replicas(&mut findings, &facts, &status);
-    let call = connections.call(&connections.requests, NOW, Vec::new(), Repeat::Always);
+    let now = format!("SELECT {NOW} AS now");
+    let call = connections.call(&connections.requests, &now, Vec::new(), Repeat::Always);
     findings.compare_clocks(
         field(&one(call.await?)?, "now")?,
         clock,

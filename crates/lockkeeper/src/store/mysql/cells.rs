@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     model::name::Name,
-    store::{Cell, Edit, Edited, StoreResult},
+    store::{Cell, Edit, Edited, StoreResult, common::repeat::Repeat},
 };
 use mysql_async::Value;
 
@@ -29,7 +29,9 @@ impl Shared {
     async fn edit(&self, cell: bool, edit: Edit) -> StoreResult<Edited> {
         let value = edit.bytes.map_or(Value::NULL, Value::Bytes);
         let params = params(&edit.place, [u8::from(cell).into(), edit.edit.into(), value]);
-        let row = one(self.ask(&self.statements.edit, params).await?)?;
+        let call = &self.statements.edit;
+        let (rows, _) = self.connections.call_line(call, params, true, Repeat::Always).await;
+        let row = one(rows?)?;
         match what(&row)?.as_str() {
             "done" => Ok(Edited::Done),
             "lost" => Ok(Edited::NotHeld),

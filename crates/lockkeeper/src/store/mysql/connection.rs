@@ -108,48 +108,6 @@ impl Connection {
     }
 }
 
-/// A statement to be sent, and what it does if another transaction has the row of its line.
-#[derive(Clone, Copy)]
-pub(super) struct Sql<'t> {
-    text: &'t str,
-    line_lock: LineLock,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LineLock {
-    /// It needs none.
-    NotNeeded,
-    /// It is refused.
-    Refuse,
-    /// It waits, unless another request of this process waits already.
-    WaitIfFirst,
-}
-
-impl<'t> Sql<'t> {
-    /// The server refuses the call at once if it would have to wait for its line.
-    pub(super) fn no_wait(call: &'t LineCall) -> Self {
-        Self { text: &call.0, line_lock: LineLock::Refuse }
-    }
-}
-
-impl<'t> From<&'t str> for Sql<'t> {
-    fn from(text: &'t str) -> Self {
-        Self { text, line_lock: LineLock::NotNeeded }
-    }
-}
-
-impl<'t> From<&'t String> for Sql<'t> {
-    fn from(text: &'t String) -> Self {
-        text.as_str().into()
-    }
-}
-
-impl<'t> From<&'t LineCall> for Sql<'t> {
-    fn from(call: &'t LineCall) -> Self {
-        Self { text: &call.0, line_lock: LineLock::WaitIfFirst }
-    }
-}
-
 /// The server's answer to a statement.
 struct Answer {
     /// The rows of all its results, one after the other.
@@ -265,43 +223,40 @@ impl Connections {
     pub(super) async fn call(
         &self,
         pool: &Pool,
-        sql: impl Into<Sql<'_>>,
+        sql: &str,
         params: Vec<Value>,
         repeat: Repeat,
     ) -> StoreResult<Vec<Row>> {
-        self.call_counting(pool, sql.into(), params, repeat).await.0
+        let send_once = || self.rows(pool, sql, params.clone());
+        LIMITS.send(&self.clock, repeat, send_once).await.0
     }
 
-    /// The same, and whether a copy of the request that got no answer may still be carried out.
-    pub(super) async fn call_counting(
+    /// The same for a call that locks its line. If another transaction has the line, the call waits for a second, unless
+    /// another call of this process does so already or `may_wait` is false: then it is refused. Says also whether a
+    /// copy of the request that got no answer may still be carried out.
+    pub(super) async fn call_line(
         &self,
-        pool: &Pool,
-        sql: Sql<'_>,
+        call: &LineCall,
         params: Vec<Value>,
+        may_wait: bool,
         repeat: Repeat,
     ) -> (StoreResult<Vec<Row>>, bool) {
-        LIMITS.send(&self.clock, repeat, || self.call_once(pool, sql, params.clone())).await
+        let send_once = || async {
+            let permit = if may_wait { self.line_wait.try_acquire().ok() } else { None };
+            let waits = u8::from(permit.is_some()).into();
+            let params = params.iter().cloned().chain([waits]).collect();
+            self.rows(&self.requests, &call.0, params).await
+        };
+        LIMITS.send(&self.clock, repeat, send_once).await
     }
 
-    async fn call_once(
-        &self,
-        pool: &Pool,
-        sql: Sql<'_>,
-        mut params: Vec<Value>,
-    ) -> StoreResult<Vec<Row>> {
-        let may_wait = match sql.line_lock {
-            LineLock::WaitIfFirst => self.line_wait.try_acquire().ok(),
-            LineLock::Refuse | LineLock::NotNeeded => None,
-        };
-        if sql.line_lock != LineLock::NotNeeded {
-            params.push(u8::from(may_wait.is_some()).into());
-        }
-        Ok(self.run(pool, sql.text, params).await?.rows)
+    async fn rows(&self, pool: &Pool, sql: &str, params: Vec<Value>) -> StoreResult<Vec<Row>> {
+        Ok(self.run(pool, sql, params).await?.rows)
     }
 
     /// Runs one statement once.
     pub(super) async fn once(&self, sql: &str) -> StoreResult<Vec<Row>> {
-        Ok(self.run(&self.requests, sql, Vec::new()).await?.rows)
+        self.rows(&self.requests, sql, Vec::new()).await
     }
 
     /// Runs one plain statement that changes one row. If another transaction has the row, it has done nothing.

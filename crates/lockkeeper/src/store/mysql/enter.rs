@@ -2,7 +2,7 @@
 
 use super::{
     KIND, Shared,
-    connection::{Sql, bytes, params},
+    connection::{bytes, params},
     error,
     reply::{self, EnterAnswer, one},
 };
@@ -84,21 +84,19 @@ impl Shared {
     async fn send_enter(&self, ask: &Enter) -> StoreResult<EnterAnswer> {
         let Place { session, name, .. } = &ask.place;
         let (sent, breaks) = (self.clock.now(), self.connections.breaks());
+        let queue = ask.manner == Manner::Queue;
         let more = [
             ask.mode.weight().into(),
             ask.mode.capacity().into(),
-            u8::from(ask.manner == Manner::Queue).into(),
+            u8::from(queue).into(),
             self.server_clock.request_deadline().into(),
             LINE_MAX.into(),
             bytes(&ask.label),
         ];
-        let sql = match ask.manner {
-            Manner::Queue => Sql::from(&self.statements.enter),
-            Manner::Contend => Sql::no_wait(&self.statements.enter),
-        };
-        let (pool, repeat) = (&self.connections.requests, Repeat::UnlessBlocked);
-        let (rows, duplicate) =
-            self.connections.call_counting(pool, sql, params(&ask.place, more), repeat).await;
+        let params = params(&ask.place, more);
+        let call = &self.statements.enter;
+        let answer = self.connections.call_line(call, params, queue, Repeat::UnlessBlocked);
+        let (rows, duplicate) = answer.await;
         let rows = match rows {
             Err(e) if error::is_blocked(&e) => {
                 if duplicate {

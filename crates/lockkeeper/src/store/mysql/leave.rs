@@ -3,7 +3,7 @@
 
 use super::{
     Shared,
-    connection::{Sql, bytes, params},
+    connection::{bytes, params},
     reply::{self, micros, nonsense, one, what},
 };
 use crate::{
@@ -44,8 +44,9 @@ impl Shared {
         let stray = if ask.stray { micros(STRAY_MAX) } else { 0 };
         let more = [micros(ask.keep.unwrap_or_default()).into(), stray.into()];
         let params = params(&ask.place, more);
-        let (pool, sql) = (&self.connections.requests, &self.statements.leave);
-        let row = one(self.connections.call(pool, sql, params, Repeat::IfNotApplied).await?)?;
+        let call = &self.statements.leave;
+        let (rows, _) = self.connections.call_line(call, params, true, Repeat::IfNotApplied).await;
+        let row = one(rows?)?;
         if reply::fence(&row)? > 0 {
             self.fast.set_contended(name, true);
             self.watch.handed_over();
@@ -65,9 +66,9 @@ impl Shared {
 
     pub(super) async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
         let params = vec![bytes(name.as_str()), bytes(ticket.to_bytes())];
-        let (pool, sql) = (&self.connections.requests, Sql::from(&self.statements.evict));
-        let call = self.connections.call_counting(pool, sql, params, Repeat::Always);
-        let (rows, duplicate) = call.await;
+        let call = &self.statements.evict;
+        let sent = self.connections.call_line(call, params, true, Repeat::Always);
+        let (rows, duplicate) = sent.await;
         match what(&one(rows?)?)?.as_str() {
             "evicted" => Ok(true),
             // If a copy got no answer, that copy may have evicted the ticket.

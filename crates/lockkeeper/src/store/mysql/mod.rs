@@ -74,7 +74,7 @@ use crate::{
     sync::Mutex,
 };
 use config::Config;
-use connection::{Connections, Sql};
+use connection::Connections;
 use hot_names::HotNames;
 use mysql_async::{Row, Value};
 use reply::{field, one};
@@ -166,7 +166,7 @@ impl Shared {
         })
     }
 
-    async fn ask(&self, sql: impl Into<Sql<'_>>, params: Vec<Value>) -> StoreResult<Vec<Row>> {
+    async fn ask(&self, sql: &str, params: Vec<Value>) -> StoreResult<Vec<Row>> {
         self.connections.call(&self.connections.requests, sql, params, Repeat::Always).await
     }
 

@@ -1,31 +1,10 @@
 //! The statements that the store sends, with the prefix of the URL in them.
 
 use super::{schema::with_prefix, watch::FindGrants};
+use crate::store::common::decode::compact;
 
 /// The server's clock, in microseconds since 1970. Our connections are in UTC.
-const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
-
-/// Takes a free lock: all that decides is in the gate's row. The fence comes back as the id of the last
-/// insert; without one the row was not as it should be.
-const ENTER_FIRST: &str = "UPDATE lk_gate SET last = LAST_INSERT_ID(GREATEST(last + 1, {now})), \
-     fence = last, id = ?, session = ?, weight = ?, capacity = ?, note = ?, note_edit = 0, \
-     cell_edit = 0 WHERE name = ? AND fence = 0 AND crowd = 0 AND {now} < ?";
-
-/// Releases a lock without waiters, of a name that this process releases often. A row that is found is changed, so
-/// it does not matter how the server counts rows.
-const LEAVE_FIRST: &str = "UPDATE lk_gate SET fence = 0 \
-     WHERE name = ? AND id = ? AND session = ? AND fence > 0 AND crowd = 0";
-
-/// The same for any other name: takes the session out of its index, see `hot_names`.
-const LEAVE_FIRST_RARE: &str = "UPDATE lk_gate SET fence = 0, session = '' \
-     WHERE name = ? AND id = ? AND session = ? AND fence > 0 AND crowd = 0";
-
-/// Whether a grant is held, in the gate or behind it.
-const CHECK: &str = "SELECT COUNT(*) AS held FROM (\
-     SELECT id, session, fence, weight, capacity FROM lk_gate WHERE name = ? AND fence > 0 \
-     UNION ALL SELECT id, session, fence, weight, capacity FROM lk_ticket \
-     WHERE name = ? AND id = ? AND fence > 0) t JOIN lk_session s ON s.id = t.session \
-     WHERE t.id = ? AND t.fence = ? AND t.weight = ? AND t.capacity = ? AND s.dead_at > {now}";
+pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
 
 pub(super) struct Statements {
     pub(super) open: String,
@@ -44,21 +23,25 @@ pub(super) struct Statements {
     pub(super) evict: LineCall,
     pub(super) check: String,
     pub(super) read: String,
+    pub(super) names: String,
+    pub(super) list_one: String,
+    pub(super) list_range: String,
 }
 
 impl Statements {
     pub(super) fn new(prefix: &str, server: Server) -> Self {
-        let sql = |text: &str| with_prefix(prefix, &text.replace("{now}", NOW));
+        let sql = |text: &str| with_prefix(prefix, &compact(text).replace("{now}", NOW));
         let call = |text: &str| format!("{}CALL {}", server.wait_clause(), sql(text));
+        let list = |which: &str| sql(&include_str!("list.sql").replace("{which}", which));
         let line_call = |text: &str| LineCall(call(text));
         Self {
             open: call("lk_open(?, ?, ?, ?, ?, ?)"),
             renew: call("lk_renew(?)"),
             close: call("lk_close(?, ?)"),
             sweep: call("lk_sweep(?, ?, ?)"),
-            enter_first: sql(ENTER_FIRST),
-            leave_first: sql(LEAVE_FIRST),
-            leave_first_rare: sql(LEAVE_FIRST_RARE),
+            enter_first: sql(include_str!("enter_first.sql")),
+            leave_first: sql(include_str!("leave_first.sql")),
+            leave_first_rare: sql(include_str!("leave_first_rare.sql")),
             enter: line_call("lk_enter(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"),
             leave: line_call("lk_leave(?, ?, ?, ?, ?, ?)"),
             poll: call("lk_poll(?, ?)"),
@@ -67,8 +50,11 @@ impl Statements {
             find_grants: FindGrants::new(prefix),
             edit: line_call("lk_edit(?, ?, ?, ?, ?, ?, ?)"),
             evict: line_call("lk_evict(?, ?, ?)"),
-            check: sql(CHECK),
+            check: sql(include_str!("check.sql")),
             read: sql("SELECT bytes, fence FROM lk_cell WHERE name = ?"),
+            names: sql(include_str!("names.sql")),
+            list_one: list("name = ?"),
+            list_range: list("name >= ? AND name > ? AND name <= ?"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The statements that the store sends: calls of the functions in the database, and the plain statements that
 //! take and release a free lock without them.
 
-use crate::model::line::LINE_MAX;
+use crate::{model::line::LINE_MAX, store::common::decode};
 use tokio_postgres::types::Type;
 
 /// One statement, with the types of its arguments.
@@ -33,13 +33,10 @@ macro_rules! statements {
     };
 }
 
-/// The statement on one line, without its comments: short in a server's log.
+/// The statement for one schema, on one line.
 fn compact(sql: &str, schema: &str) -> String {
-    let bare = |sql: &str| {
-        let lines = sql.lines().map(str::trim).filter(|line| !line.starts_with("--"));
-        lines.collect::<Vec<_>>().join(" ")
-    };
-    let line = bare(sql).replace("{first}", &bare(include_str!("enter_first.sql")));
+    let line =
+        decode::compact(sql).replace("{first}", &decode::compact(include_str!("enter_first.sql")));
     line.replace("{most}", &LINE_MAX.to_string()).replace("lockkeeper.", &format!("{schema}."))
 }
 
@@ -82,35 +79,7 @@ statements! {
         [TEXT_ARRAY, TEXT_ARRAY];
     history: "SELECT lockkeeper.lk_history()", [];
     clock: "SELECT lockkeeper.lk_micros(clock_timestamp())", [];
-    facts: "SELECT name, value FROM (VALUES \
-            ('version', current_setting('server_version_num')), \
-            ('encoding', current_setting('server_encoding')), \
-            ('isolation', current_setting('default_transaction_isolation')), \
-            ('synchronous_commit', current_setting('synchronous_commit')), \
-            ('fsync', current_setting('fsync')), \
-            ('full_page_writes', current_setting('full_page_writes')), \
-            ('is_replica', CASE WHEN pg_is_in_recovery() THEN 'on' ELSE 'off' END), \
-            ('replicas', (SELECT count(*)::text FROM pg_stat_replication)), \
-            ('synchronous_replicas', current_setting('synchronous_standby_names')), \
-            ('oldest_snapshot', (SELECT coalesce(max(age(backend_xmin)), 0)::text \
-              FROM pg_stat_activity WHERE pid <> pg_backend_pid())), \
-            ('now', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text) \
-            ) AS facts(name, value)", [];
-    rights: "SELECT p.privilege || ' ' || c.relname AS privilege, \
-             format('GRANT %s ON %I.%I TO %I', p.privilege, n.nspname, c.relname, current_user) \
-               AS remedy \
-             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, \
-             unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p(privilege) \
-             WHERE n.nspname = $1 AND c.relname LIKE 'lk\\_%' \
-             AND (c.relkind = 'r' OR c.relkind = 'v' AND p.privilege = 'SELECT') \
-             AND NOT has_table_privilege(c.oid, p.privilege) \
-             UNION ALL SELECT 'use the schema', format('GRANT USAGE ON SCHEMA %I TO %I', $1, current_user) \
-             FROM pg_namespace WHERE nspname = $1 \
-             AND NOT has_schema_privilege(oid, 'USAGE') \
-             UNION ALL SELECT 'EXECUTE ' || p.proname, \
-             format('GRANT EXECUTE ON FUNCTION %s TO %I', p.oid::regprocedure, current_user) \
-             FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
-             WHERE n.nspname = $1 AND p.proname LIKE 'lk\\_%' \
-             AND NOT has_function_privilege(p.oid, 'EXECUTE')", [TEXT];
+    facts: include_str!("facts.sql"), [];
+    rights: include_str!("rights.sql"), [TEXT];
     meta: "SELECT layout, store, to_jsonb(m) ->> 'digest' AS digest FROM lockkeeper.lk_meta m", [];
 }
