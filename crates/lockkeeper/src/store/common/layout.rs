@@ -11,7 +11,8 @@ pub(in crate::store) fn digest(script: impl IntoIterator<Item = u8>) -> u64 {
     })
 }
 
-/// Refuses `what` (a schema, tables) whose layout is newer than the one that this program knows.
+/// Refuses a layout that is newer than the one that this program knows. `what` begins the message ("the schema was
+/// made by a newer version"), `other` names what else the URL could say.
 pub(in crate::store) fn refuse_newer(
     kind: &'static str,
     what: &str,
@@ -20,8 +21,7 @@ pub(in crate::store) fn refuse_newer(
     other: &str,
 ) -> StoreError {
     let what = format!(
-        "{what} made by a newer lockkeeper (layout {found}, and this one knows {known}); update this \
-         program, or use another {other}"
+        "{what} (layout {found}, and this one knows {known}); update this program, or use another {other}"
     );
     StoreError::not_applied(kind, ErrorKind::Misconfigured, what)
 }

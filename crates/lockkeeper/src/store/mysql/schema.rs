@@ -220,7 +220,7 @@ fn known(rows: &[Row], prefix: &str) -> StoreResult<Option<StoreId>> {
     let Some(row) = rows.first() else { return Ok(None) };
     let layout: i64 = reply::field(row, "layout")?;
     if layout > LAYOUT {
-        let what = format!("the tables {prefix}_… were");
+        let what = format!("the tables {prefix}_… were made by a newer lockkeeper");
         return Err(layout::refuse_newer(KIND, &what, layout, LAYOUT, "prefix="));
     }
     if layout < LAYOUT {

@@ -104,7 +104,7 @@ pub(super) async fn ensure(
             return Ok(made.store);
         }
         Some(made) if made.layout > LAYOUT => {
-            let what = format!("the schema {schema:?} was");
+            let what = format!("the schema {schema:?} was made by a newer version");
             return Err(layout::refuse_newer(KIND, &what, made.layout, LAYOUT, "schema"));
         }
         _ if !create => {
