@@ -2,7 +2,7 @@
 
 use super::{
     Etcd, KIND,
-    client::proto::{HasHeader as _, StatusResponse},
+    client::{HasHeader as _, StatusResponse},
 };
 use crate::{
     error::{ErrorKind, StoreError},

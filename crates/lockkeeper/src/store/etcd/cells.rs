@@ -2,12 +2,7 @@
 
 use super::{
     Etcd,
-    client::{
-        Retry,
-        error::malformed,
-        proto::{KeyValue, TxnRequest},
-        txn,
-    },
+    client::{KeyValue, Retry, TxnRequest, malformed, txn},
     error,
     local_session::{LocalTicket, public_id},
     row::{CellRow, Row},
@@ -129,16 +124,16 @@ impl Etcd {
             success: vec![put],
             failure: vec![txn::txn(first_write)],
         };
-        let answer = self.client.txn(request, Retry::Safe).await?;
+        let mut answer = self.client.txn(request, Retry::Safe).await?;
         if answer.succeeded {
             return Ok(Edited::Done);
         }
-        let first_write = txn::Responses::of(answer).txn()?;
+        let mut first_write = answer.txn()?;
         if first_write.succeeded {
             return Ok(Edited::Done);
         }
         // If the ticket is held, this write or a later one is in the cell already.
-        let key = txn::Responses::of(first_write).range()?.kvs.pop();
+        let key = first_write.range()?.kvs.pop();
         let is_it = |kv: &KeyValue| (kv.lease, kv.create_revision) == (held.lease, held.created);
         Ok(if key.as_ref().is_some_and(is_it) { Edited::Done } else { Edited::NotHeld })
     }

@@ -9,7 +9,7 @@
 //! nothing is revoked, or else every attempt would leave a lease for the whole interval.
 
 use super::{
-    client::{Client, Retry, proto::TxnRequest, txn},
+    client::{Client, Retry, TxnRequest, txn},
     keys::Keys,
     leave::random_lease,
     session::seconds,
@@ -74,13 +74,13 @@ impl Work {
             ],
             failure: Vec::new(),
         };
-        let answer = self.client.txn(request, Retry::Never).await?;
+        let mut answer = self.client.txn(request, Retry::Never).await?;
         if !answer.succeeded {
             // Another client was faster; the caller revokes the lease.
             return Ok(());
         }
         *lease = None;
-        match txn::Responses::of(answer).range()?.kvs.first() {
+        match answer.range()?.kvs.first() {
             Some(last) => self.client.compact(last.mod_revision).await,
             None => Ok(()),
         }

@@ -5,11 +5,7 @@
 
 use super::{
     Etcd, KIND,
-    client::{
-        Retry,
-        proto::{Compare, HasHeader as _, RangeRequest, RequestOp, TxnRequest, TxnResponse},
-        txn,
-    },
+    client::{Answer, Compare, HasHeader as _, RangeRequest, RequestOp, Retry, TxnRequest, txn},
     error,
     keys::TicketKeys,
     line::LineSnapshot,
@@ -168,7 +164,7 @@ impl Etcd {
             let request = TxnRequest { failure, ..self.put_granted(attempt) };
             let answer = self.send(attempt, request).await?;
             if answer.succeeded {
-                return Ok(self.granted(attempt, answer.revision()));
+                return Ok(self.granted(attempt, answer.revision));
             }
             match self.refused(attempt, Manner::Contend, answer).await? {
                 Refused::Answered(entered) => return Ok(entered),
@@ -188,20 +184,18 @@ impl Etcd {
         for _ in 0..TRIES {
             let failure = vec![txn::txn(self.put_last(attempt))];
             let request = TxnRequest { failure, ..self.put_granted(attempt) };
-            let answer = self.send(attempt, request).await?;
-            let revision = answer.revision();
+            let mut answer = self.send(attempt, request).await?;
             if answer.succeeded {
-                return Ok(self.granted(attempt, revision));
+                return Ok(self.granted(attempt, answer.revision));
             }
-            let last = txn::Responses::of(answer).txn()?;
+            let last = answer.txn()?;
             if last.succeeded {
                 attempt.written = true;
                 self.note_key(attempt);
-                return self.queued(attempt, revision, txn::Responses::of(last)).await;
+                return self.queued(attempt, last).await;
             }
             // A refusal is rare, so its reasons have a request of their own.
-            let request = TxnRequest { success: self.reasons(attempt), ..TxnRequest::default() };
-            let answer = self.client.txn(request, Retry::Safe).await?;
+            let answer = self.client.read(self.reasons(attempt)).await?;
             if let Refused::Answered(entered) = self.refused(attempt, Manner::Queue, answer).await?
             {
                 return Ok(entered);
@@ -210,14 +204,10 @@ impl Etcd {
         Err(too_quick())
     }
 
-    async fn send(
-        &self,
-        attempt: &mut Attempt<'_>,
-        request: TxnRequest,
-    ) -> StoreResult<TxnResponse> {
-        let answered = self.client.txn_with_stray(request, Retry::Safe).await?;
-        attempt.stray |= answered.stray;
-        Ok(answered.answer)
+    async fn send(&self, attempt: &mut Attempt<'_>, request: TxnRequest) -> StoreResult<Answer> {
+        let (answer, stray) = self.client.txn_with_stray(request, Retry::Safe).await?;
+        attempt.stray |= stray;
+        Ok(answer)
     }
 
     /// Notes at which key the ticket stands.
@@ -312,14 +302,9 @@ impl Etcd {
     }
 
     /// The ticket was put behind others.
-    async fn queued(
-        &self,
-        attempt: &mut Attempt<'_>,
-        revision: i64,
-        mut responses: txn::Responses,
-    ) -> StoreResult<Entered> {
-        let place = attempt.place;
-        let mut line = responses.skip(1).range()?;
+    async fn queued(&self, attempt: &mut Attempt<'_>, mut answer: Answer) -> StoreResult<Entered> {
+        let (place, revision) = (attempt.place, answer.revision);
+        let mut line = answer.skip(1).range()?;
         let (length, long) = (usize::try_from(line.count).unwrap_or(0), line.count > SHORT);
         self.sessions.with(place.session, |local| {
             if let Some(known) = local.record_created(place.ticket, revision) {
@@ -335,7 +320,7 @@ impl Etcd {
         }
         if attempt.mode == Mode::Exclusive {
             let known: HashSet<Vec<u8>> = line.kvs.iter().map(|kv| kv.key.clone()).collect();
-            let last = responses.range()?.kvs.into_iter();
+            let last = answer.range()?.kvs.into_iter();
             line.kvs.extend(last.filter(|kv| !known.contains(&kv.key)));
         } else if long {
             return self.poll_own(place).await;
@@ -367,11 +352,10 @@ impl Etcd {
         &self,
         attempt: &mut Attempt<'_>,
         manner: Manner,
-        answer: TxnResponse,
+        mut answer: Answer,
     ) -> StoreResult<Refused> {
-        let (revision, mut responses) = (answer.revision(), txn::Responses::of(answer));
-        let (record, closed) = (responses.range()?, responses.range()?);
-        let (slot, own, line) = (responses.range()?, responses.range()?, responses.range()?);
+        let (record, closed) = (answer.range()?, answer.range()?);
+        let (slot, own, line) = (answer.range()?, answer.range()?, answer.range()?);
         if record.kvs.is_empty() {
             return Err(StoreError::session_over(KIND));
         }
@@ -398,7 +382,7 @@ impl Etcd {
         let snapshot = LineSnapshot::read(&self.keys, name, line.kvs);
         same_capacity(&snapshot, attempt.mode)?;
         if line.count <= SHORT || manner == Manner::Queue {
-            return Ok(Refused::Line(snapshot, revision));
+            return Ok(Refused::Line(snapshot, answer.revision));
         }
         match attempt.mode {
             // Only writers are in a reader's way, and the transaction has looked at all of the line for

@@ -7,10 +7,7 @@
 //! A holder without such a list just leaves, and the watch of the next ticket tells.
 
 use super::{
-    client::{
-        proto::{RequestOp, TxnRequest},
-        txn,
-    },
+    client::{RequestOp, TxnRequest, txn},
     keys::Keys,
     line::LineSnapshot,
 };
@@ -89,7 +86,7 @@ impl HandoffNotice {
 mod tests {
     use super::*;
     use crate::model::ticket::TicketId;
-    use crate::store::etcd::client::proto::KeyValue;
+    use crate::store::etcd::client::KeyValue;
     use proptest::prelude::*;
 
     fn line(keys: &Keys, name: &Name, modes: &[Mode]) -> LineSnapshot {

@@ -10,11 +10,7 @@
 
 use super::{
     Etcd,
-    client::{
-        Retry,
-        proto::{HasHeader as _, KeyValue, TxnRequest},
-        txn,
-    },
+    client::{KeyValue, txn},
     line::LineSnapshot,
     local_session::public_id,
 };
@@ -110,16 +106,13 @@ impl Etcd {
         if self.compactor.is_some() {
             success.push(txn::range(txn::key_of(&self.keys.compaction_due())));
         }
-        let request = TxnRequest { success, ..TxnRequest::default() };
-        let answer = self.client.txn(request, Retry::Safe).await?;
-        let term = answer.raft_term();
-        let mut responses = txn::Responses::of(answer);
-        let about = responses.range()?.kvs;
+        let mut answer = self.client.read(success).await?;
+        let (term, about) = (answer.raft_term, answer.range()?.kvs);
         let mut created = Vec::with_capacity(newest.len());
         for _ in newest {
-            created.push(responses.range()?.kvs.first().map(|kv| kv.create_revision));
+            created.push(answer.range()?.kvs.first().map(|kv| kv.create_revision));
         }
-        let compaction_due = self.compactor.is_some() && responses.range()?.kvs.is_empty();
+        let compaction_due = self.compactor.is_some() && answer.range()?.kvs.is_empty();
         Ok((HeldKeys { about, tickets: BTreeSet::new(), term, compaction_due }, created))
     }
 

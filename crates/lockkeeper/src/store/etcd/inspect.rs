@@ -2,11 +2,7 @@
 
 use super::{
     Etcd, KIND,
-    client::{
-        error::malformed,
-        proto::{HasHeader as _, KeyValue, RangeRequest},
-        txn,
-    },
+    client::{HasHeader as _, KeyValue, RangeRequest, malformed, txn},
     line::{LineEntry, LineSnapshot},
     row::State,
 };

@@ -25,7 +25,7 @@
 //! In raw mode a line begins with `NAME/`, as with etcd's own clients, and every foreign key there counts
 //! as an exclusive ticket. A name is refused if its line would hold keys below `ROOT/` or lie below it.
 
-use super::client::txn::KeyRange;
+use super::client::KeyRange;
 use crate::model::{
     name::Name,
     ticket::{Mode, TicketId},

@@ -2,12 +2,7 @@
 
 use super::{
     Etcd,
-    client::{
-        Retry,
-        error::{lease_gone, malformed},
-        proto::{RequestOp, TxnRequest},
-        txn,
-    },
+    client::{RequestOp, Retry, TxnRequest, lease_gone, malformed, txn},
     error, handoff,
     line::{LineEntry, LineSnapshot},
     local_session::{LocalTicket, public_id},
@@ -140,10 +135,8 @@ impl Etcd {
         for _ in 0..TRIES {
             let mut success = also.clone();
             success.push(txn::range(txn::all(&self.keys.line(name))));
-            let request = TxnRequest { success, ..TxnRequest::default() };
-            let answer = self.client.txn(request, Retry::Safe).await?;
-            let mut responses = txn::Responses::of(answer);
-            let line = responses.skip(also.len()).range()?.kvs;
+            let mut answer = self.client.read(success).await?;
+            let line = answer.skip(also.len()).range()?.kvs;
             let line = LineSnapshot::read(&self.keys, name, line);
             let Some(at) = line.own(*ticket, public_id(*session)) else { return Ok(Left::Gone) };
             let (own, granted) = (&line.0[at], at < line.admitted());

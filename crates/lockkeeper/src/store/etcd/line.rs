@@ -4,7 +4,7 @@
 //! only leave, a grant that was seen once stands until its key is gone.
 
 use super::{
-    client::proto::KeyValue,
+    client::KeyValue,
     keys::{Keys, ParsedKey},
     row::{Row, State},
 };

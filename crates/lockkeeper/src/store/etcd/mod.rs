@@ -59,7 +59,7 @@ use crate::{
         ticket::{SessionId, TicketId},
     },
 };
-use client::{Client, Retry, proto::TxnRequest, txn};
+use client::{Client, Retry, TxnRequest, malformed, txn};
 use compact::Compactor;
 use config::Config;
 use keys::Keys;
@@ -116,14 +116,14 @@ async fn identity(client: &Client, keys: &Keys) -> StoreResult<StoreId> {
         success: vec![txn::put(&key, format!("{fresh:016x}").into_bytes(), 0)],
         failure: vec![txn::range(txn::one(&key))],
     };
-    let answer = client.txn(request, Retry::Safe).await?;
+    let mut answer = client.txn(request, Retry::Safe).await?;
     let id = if answer.succeeded {
         fresh
     } else {
-        let found = txn::Responses::of(answer).range()?;
+        let found = answer.range()?;
         let text = found.kvs.first().and_then(|kv| std::str::from_utf8(&kv.value).ok());
         let id = text.and_then(|text| u64::from_str_radix(text, 16).ok());
-        id.ok_or_else(|| client::error::malformed("the identity of the data"))?
+        id.ok_or_else(|| malformed("the identity of the data"))?
     };
     Ok(StoreId((id ^ client.cluster()).to_be_bytes()))
 }

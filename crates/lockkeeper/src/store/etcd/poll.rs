@@ -2,10 +2,7 @@
 
 use super::{
     Etcd,
-    client::{
-        proto::{HasHeader as _, KeyValue, RangeRequest},
-        txn,
-    },
+    client::{HasHeader as _, KeyValue, RangeRequest, txn},
     handoff,
     line::{Blocker, LineEntry, LineSnapshot},
     local_session::{LocalTicket, public_id},

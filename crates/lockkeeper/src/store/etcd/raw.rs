@@ -6,11 +6,7 @@
 
 use super::{
     Etcd,
-    client::{
-        Retry,
-        proto::{HasHeader as _, TxnRequest},
-        txn,
-    },
+    client::{Retry, TxnRequest, txn},
     line::LineEntry,
 };
 use crate::{model::ticket::Place, store::StoreResult};
@@ -32,12 +28,11 @@ impl Etcd {
             success: vec![txn::put(&fence, Vec::new(), own.lease)],
             failure: vec![txn::range(txn::key_of(&own.key)), txn::range(txn::key_of(&fence))],
         };
-        let answer = self.client.txn(request, Retry::Safe).await?;
+        let mut answer = self.client.txn(request, Retry::Safe).await?;
         if answer.succeeded {
-            return Ok(Some(answer.revision()));
+            return Ok(Some(answer.revision));
         }
-        let mut responses = txn::Responses::of(answer);
-        let (own_now, fence) = (responses.range()?.kvs, responses.range()?.kvs);
+        let (own_now, fence) = (answer.range()?.kvs, answer.range()?.kvs);
         let stands = own_now.first().is_some_and(|kv| kv.create_revision == own.created);
         Ok(fence.first().filter(|_| stands).map(|kv| kv.mod_revision))
     }

@@ -4,12 +4,7 @@
 
 use super::{
     Etcd, KIND,
-    client::{
-        Retry,
-        error::malformed,
-        proto::{KeyValue, TxnRequest},
-        txn,
-    },
+    client::{KeyValue, Retry, TxnRequest, malformed, txn},
     local_session::{LocalSession, lease_id, public_id},
     row::Record,
 };
@@ -63,11 +58,11 @@ impl Etcd {
             success: vec![txn::put(&key, record.write(), lease_id(session, number))],
             failure: vec![txn::range(txn::one(&key))],
         };
-        let answer = self.client.txn(request, Retry::Safe).await?;
+        let mut answer = self.client.txn(request, Retry::Safe).await?;
         if answer.succeeded {
             return Ok(record);
         }
-        let found = txn::Responses::of(answer).range()?.kvs;
+        let found = answer.range()?.kvs;
         let found = found.first().and_then(|kv| Record::read(&kv.value));
         let found = found.ok_or_else(|| malformed("a session's record"))?;
         if !found.is_of(session) {

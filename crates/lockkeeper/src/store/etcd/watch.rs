@@ -14,8 +14,7 @@
 use super::{
     Etcd, KIND,
     client::{
-        proto::{HasHeader as _, KeyValue, WatchRequest, WatchResponse},
-        txn::KeyRange,
+        HasHeader as _, KeyRange, KeyValue, WatchRequest, WatchResponse,
         watch_pool::{WatchPool, create},
     },
     handoff::HandoffNotice,

@@ -13,17 +13,23 @@
 //! Every request is bounded in time, asks the server to have a leader, and carries the user's token, if
 //! there is a user.
 
-pub(crate) mod error;
+mod error;
 mod login;
-pub(crate) mod proto;
+mod proto;
 mod retry;
 mod streams;
 pub(crate) mod txn;
 pub(crate) mod watch_pool;
 mod wire;
 
+pub(crate) use error::{lease_gone, malformed};
 pub(crate) use login::Credentials;
+pub(crate) use proto::{
+    Compare, HasHeader, KeyValue, RangeRequest, RequestOp, StatusResponse, TxnRequest,
+    WatchRequest, WatchResponse,
+};
 pub(crate) use retry::Retry;
+pub(crate) use txn::{Answer, KeyRange};
 pub(crate) use wire::Endpoint;
 
 use super::KIND;
@@ -34,11 +40,10 @@ use crate::{
 use http::uri::InvalidUri;
 use login::Login;
 use proto::{
-    CompactionRequest, CompactionResponse, HasHeader as _, LeaseGrantRequest, LeaseGrantResponse,
-    LeaseRequest, LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
-    RangeRequest, RangeResponse, StatusRequest, StatusResponse, TxnRequest, TxnResponse,
+    CompactionRequest, CompactionResponse, LeaseGrantRequest, LeaseGrantResponse, LeaseRequest,
+    LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, RangeResponse,
+    StatusRequest,
 };
-use retry::Answered;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64};
 use tokio::sync::watch;
 use tonic::client::Grpc;
@@ -100,24 +105,25 @@ impl Client {
         &self,
         mut requests: Vec<RangeRequest>,
     ) -> StoreResult<(i64, Vec<RangeResponse>)> {
-        match requests.len() {
-            0 => return Ok((0, Vec::new())),
-            1 => {
-                let response = self.range(requests.remove(0)).await?;
-                return Ok((response.revision(), vec![response]));
-            }
-            _ => {}
+        if requests.len() == 1 {
+            let response = self.range(requests.remove(0)).await?;
+            return Ok((response.revision(), vec![response]));
+        }
+        if requests.is_empty() {
+            return Ok((0, Vec::new()));
         }
         let count = requests.len();
-        let success = requests.into_iter().map(txn::range).collect();
-        let answer = self.txn(TxnRequest { success, ..Default::default() }, Retry::Safe).await?;
-        let revision = answer.revision();
-        let mut responses = txn::Responses::of(answer);
-        Ok((revision, (0..count).map(|_| responses.range()).collect::<StoreResult<_>>()?))
+        let mut answer = self.read(requests.into_iter().map(txn::range).collect()).await?;
+        Ok((answer.revision, (0..count).map(|_| answer.range()).collect::<StoreResult<_>>()?))
     }
 
-    pub(crate) async fn txn(&self, request: TxnRequest, retry: Retry) -> StoreResult<TxnResponse> {
-        Ok(self.txn_with_stray(request, retry).await?.answer)
+    /// A transaction without comparisons, whose operations can be repeated.
+    pub(crate) async fn read(&self, success: Vec<RequestOp>) -> StoreResult<Answer> {
+        self.txn(TxnRequest { success, ..TxnRequest::default() }, Retry::Safe).await
+    }
+
+    pub(crate) async fn txn(&self, request: TxnRequest, retry: Retry) -> StoreResult<Answer> {
+        Ok(self.txn_with_stray(request, retry).await?.0)
     }
 
     /// A transaction whose caller has to know whether a copy of it may be carried out later.
@@ -125,8 +131,9 @@ impl Client {
         &self,
         request: TxnRequest,
         retry: Retry,
-    ) -> StoreResult<Answered<TxnResponse>> {
-        self.send("/etcdserverpb.KV/Txn", request, retry).await
+    ) -> StoreResult<(Answer, bool)> {
+        let answered = self.send("/etcdserverpb.KV/Txn", request, retry).await?;
+        Ok((Answer::of(answered.answer), answered.stray))
     }
 
     /// Drops all revisions before this one from the history.

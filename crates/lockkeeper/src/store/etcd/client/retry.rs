@@ -47,9 +47,9 @@ pub(crate) enum Retry {
 
 /// An answer, and whether an earlier attempt of its request got none. That attempt may still be carried
 /// out, at any time.
-pub(crate) struct Answered<A> {
-    pub(crate) answer: A,
-    pub(crate) stray: bool,
+pub(super) struct Answered<A> {
+    pub(super) answer: A,
+    pub(super) stray: bool,
 }
 
 impl Client {

@@ -4,8 +4,8 @@ use super::{
     error::malformed,
     proto::{
         ASCENDING, BY_CREATION, Compare, CompareResult, CompareTarget, CompareWith, DESCENDING,
-        DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, Request, RequestOp, Response,
-        ResponseOp, TxnRequest, TxnResponse,
+        DeleteRangeRequest, HasHeader as _, PutRequest, RangeRequest, RangeResponse, Request,
+        RequestOp, Response, ResponseOp, TxnRequest, TxnResponse,
     },
 };
 use crate::store::StoreResult;
@@ -142,33 +142,42 @@ pub(crate) fn last(request: RangeRequest, limit: i64) -> RangeRequest {
     RangeRequest { sort_order, sort_target, limit, keys_only: true, ..request }
 }
 
-/// The responses of a transaction's operations, one after the other.
-pub(crate) struct Responses(std::vec::IntoIter<ResponseOp>);
+/// A transaction's answer. The responses to its operations are taken out one after the other.
+pub(crate) struct Answer {
+    pub(crate) succeeded: bool,
+    pub(crate) revision: i64,
+    pub(crate) raft_term: u64,
+    responses: std::vec::IntoIter<ResponseOp>,
+}
 
-impl Responses {
-    pub(crate) fn of(answer: TxnResponse) -> Self {
-        Self(answer.responses.into_iter())
-    }
-
-    fn next(&mut self) -> Option<Response> {
-        self.0.next()?.response
+impl Answer {
+    pub(super) fn of(response: TxnResponse) -> Self {
+        let (revision, raft_term) = (response.revision(), response.raft_term());
+        let TxnResponse { succeeded, responses, .. } = response;
+        Self { succeeded, revision, raft_term, responses: responses.into_iter() }
     }
 
     pub(crate) fn skip(&mut self, count: usize) -> &mut Self {
-        self.0.by_ref().take(count).for_each(drop);
+        self.responses.by_ref().take(count).for_each(drop);
         self
+    }
+
+    fn next(&mut self) -> Option<Response> {
+        self.responses.next()?.response
     }
 
     pub(crate) fn range(&mut self) -> StoreResult<RangeResponse> {
         match self.next() {
-            Some(Response::Range(answer)) => Ok(answer),
+            Some(Response::Range(response)) => Ok(response),
             _ => Err(malformed("a range")),
         }
     }
 
-    pub(crate) fn txn(&mut self) -> StoreResult<TxnResponse> {
+    /// The answer of a transaction inside this one. It has no header of its own.
+    pub(crate) fn txn(&mut self) -> StoreResult<Self> {
+        let (revision, raft_term) = (self.revision, self.raft_term);
         match self.next() {
-            Some(Response::Txn(answer)) => Ok(answer),
+            Some(Response::Txn(inner)) => Ok(Self { revision, raft_term, ..Self::of(inner) }),
             _ => Err(malformed("a transaction")),
         }
     }
