@@ -3,8 +3,6 @@
 //! What these mutexes guard is changed in single steps, so a panic leaves nothing half-done, and the locks
 //! of other tasks must not end with it.
 
-#[cfg(feature = "etcd")]
-use std::sync::TryLockError;
 use std::sync::{MutexGuard, PoisonError};
 
 #[derive(Debug, Default)]
@@ -22,15 +20,5 @@ impl<T> Mutex<T> {
     /// What it guards: an exclusive reference needs no lock.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// `None` if the lock is taken.
-    #[cfg(feature = "etcd")]
-    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
     }
 }

@@ -1,8 +1,7 @@
-//! HTTP/2 to one endpoint: a connection that is made when it is needed, and anew when it broke.
+//! HTTP/2 to one endpoint: a connection that is made when it is needed, and made anew when it broke.
 //!
-//! Whoever asks writes to the stream himself, all of the request at once; mostly the connection's task
-//! reads the answer. Every task between the two would cost a lock more than all that lockkeeper does
-//! for it.
+//! tonic encodes the requests; h2 carries them. tonic's own channel would hand each request and each answer
+//! through two more tasks, and could not tell whether a request was sent at all.
 
 use crate::clock::timeout;
 use crate::{
@@ -19,11 +18,11 @@ use http::{Request, Response, Uri};
 use http_body::{Body as _, Frame};
 use std::{
     fmt,
-    future::{Future, poll_fn},
+    future::poll_fn,
     io,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 use tokio::sync::watch;
@@ -32,23 +31,22 @@ use tonic::{body::Body, client::GrpcService};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// For how long the addresses of a host may take to answer, all together.
+/// How long all addresses of a host together may take to answer.
 const DIAL: Duration = Duration::from_secs(3);
-/// For how long connecting may take, looking up the name and TLS included. Far links need several
-/// round trips.
+/// How long connecting may take, the name's look-up and TLS included. Far links need several round trips.
 const CONNECT: Duration = Duration::from_secs(5);
-/// For how long a request waits for its connection: less than an attempt, so that it is known that
+/// How long a request waits for its connection: less than an attempt, so that the caller learns that
 /// nothing was sent. The connection is made all the same, and the next attempt finds it.
 const PATIENCE: Duration = Duration::from_millis(1200);
-/// How often a connection is tried. A server that is asked more often than every five seconds takes it
+/// How often a connection is probed. A server that is probed more often than every five seconds takes it
 /// for an attack.
 const PING: Duration = Duration::from_secs(6);
-/// For how long the answer to that may take.
+/// How long the answer to a probe may take.
 const PONG: Duration = Duration::from_secs(3);
-/// How much of an answer, and of all answers, a server may send ahead.
+/// How much of one answer a server may send ahead; twice as much of all answers together.
 const WINDOW: u32 = 2 << 20;
 
-/// Where a server is, and how to speak with it.
+/// The address of a server, and TLS for it.
 pub(crate) struct Endpoint {
     pub(crate) host: String,
     pub(crate) port: u16,
@@ -65,13 +63,15 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// What requests to it begin with.
+    /// How the URIs of requests to it begin.
     pub(super) fn origin(&self) -> Result<Uri, http::uri::InvalidUri> {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{self}").parse()
     }
 
-    async fn reach(&self) -> io::Result<Made> {
+    async fn connect(
+        &self,
+    ) -> io::Result<(SendRequest<Bytes>, Connection<Box<dyn Stream>, Bytes>)> {
         let stream = dial(&self.host, self.port, self.tls.as_ref(), DIAL).await?;
         h2::client::Builder::new()
             .enable_push(false)
@@ -82,8 +82,6 @@ impl Endpoint {
             .map_err(io::Error::other)
     }
 }
-
-type Made = (SendRequest<Bytes>, Connection<Box<dyn Stream>, Bytes>);
 
 /// There was no connection to send the request on.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -96,62 +94,14 @@ pub(super) fn unsent(why: impl fmt::Display) -> Unsent {
 
 #[derive(Clone)]
 enum State {
-    Making,
-    Open(SendRequest<Bytes>, Arc<Engine>),
-    Over(Unsent),
+    Connecting,
+    Open(SendRequest<Bytes>),
+    Closed(Unsent),
 }
 
-/// What moves a connection's bytes. Its task does, and whoever has something to send.
-struct Engine(Mutex<Moving>);
-
-struct Moving {
-    connection: Option<Connection<Box<dyn Stream>, Bytes>>,
-    /// The task's, for what is to be read and what could not be written.
-    waker: Waker,
-    end: Option<Result<(), h2::Error>>,
-}
-
-impl Moving {
-    fn turn(&mut self) {
-        let mut cx = Context::from_waker(&self.waker);
-        let turned = self.connection.as_mut().map(|connection| Pin::new(connection).poll(&mut cx));
-        if let Some(Poll::Ready(end)) = turned {
-            (self.connection, self.end) = (None, Some(end));
-        }
-    }
-}
-
-impl Engine {
-    fn new(connection: Connection<Box<dyn Stream>, Bytes>) -> Self {
-        let (connection, waker) = (Some(connection), Waker::noop().clone());
-        Self(Mutex::new(Moving { connection, waker, end: None }))
-    }
-
-    /// The task's part; ends with the connection.
-    fn poll(&self, cx: &Context<'_>) -> Poll<Result<(), h2::Error>> {
-        let Some(mut moving) = self.0.try_lock() else {
-            // Somebody is at it, and may have seen too little.
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        };
-        moving.waker.clone_from(cx.waker());
-        moving.turn();
-        moving.end.take().map_or(Poll::Pending, Poll::Ready)
-    }
-
-    /// Queues something and writes it, if nobody else is at it; else the task will.
-    fn with<T>(&self, queue: impl FnOnce() -> T) -> T {
-        let moving = self.0.try_lock();
-        let queued = queue();
-        if let Some(mut moving) = moving {
-            moving.turn();
-            if moving.end.is_some() {
-                moving.waker.wake_by_ref();
-            }
-        }
-        queued
-    }
-}
+/// The state of a connection. The connection lives as long as there is a receiver of it, also when the
+/// server accepts no more requests on it.
+type Connected = watch::Receiver<State>;
 
 /// The present connection to an endpoint, or its last one. Clones share it.
 #[derive(Clone)]
@@ -160,92 +110,79 @@ pub(super) struct Wire(Arc<Shared>);
 struct Shared {
     endpoint: Arc<Endpoint>,
     clock: Clock,
-    line: Mutex<watch::Receiver<State>>,
-}
-
-/// Where a request goes. Its connection lives as long as anybody has its line, also if the server wants no
-/// more requests on it.
-struct Way {
-    send: SendRequest<Bytes>,
-    engine: Arc<Engine>,
-    line: watch::Receiver<State>,
+    current: Mutex<Connected>,
 }
 
 impl Wire {
-    /// Nothing is sent before the first request.
+    /// Connects with the first request.
     pub(super) fn new(endpoint: Endpoint, clock: Clock) -> Self {
-        let nothing = State::Over(unsent("not connected"));
-        let line = Mutex::new(watch::channel(nothing).1);
-        Self(Arc::new(Shared { endpoint: Arc::new(endpoint), clock, line }))
+        let closed = State::Closed(unsent("not connected"));
+        let current = Mutex::new(watch::channel(closed).1);
+        Self(Arc::new(Shared { endpoint: Arc::new(endpoint), clock, current }))
     }
 
-    /// The connection that stands or is just being made; a new one if it is over, or `spent`.
-    fn line(&self, spent: Option<&watch::Receiver<State>>) -> watch::Receiver<State> {
-        let Shared { endpoint, clock, line } = &*self.0;
-        let mut line = line.lock();
-        // Without its task, which may have gone with its runtime, a connection is over too.
-        let over = line.has_changed().is_err() || matches!(*line.borrow(), State::Over(_));
-        if over || spent.is_some_and(|spent| spent.same_channel(&line)) {
-            let (state, news) = watch::channel(State::Making);
-            tokio::spawn(keep(Arc::clone(endpoint), clock.clone(), state));
-            *line = news;
+    /// The current connection; a new one if it is closed, or `spent`.
+    fn connection(&self, spent: Option<&Connected>) -> Connected {
+        let Shared { endpoint, clock, current } = &*self.0;
+        let mut current = current.lock();
+        // A connection without its task, which may have gone with its runtime, is closed too.
+        let closed =
+            current.has_changed().is_err() || matches!(*current.borrow(), State::Closed(_));
+        if closed || spent.is_some_and(|spent| spent.same_channel(&current)) {
+            let (state, connected) = watch::channel(State::Connecting);
+            tokio::spawn(keep_connection(Arc::clone(endpoint), clock.clone(), state));
+            *current = connected;
         }
-        line.clone()
+        current.clone()
     }
 
-    /// A way to send one request.
-    async fn open(&self) -> Result<Way, Unsent> {
-        let mut line = self.line(None);
-        let mut tries = 0;
+    /// A connection that takes a request.
+    async fn open(&self) -> Result<(SendRequest<Bytes>, Connected), Unsent> {
+        let mut connected = self.connection(None);
+        let mut is_second_try = false;
         loop {
-            let made = line.wait_for(|state| !matches!(state, State::Making));
-            let Ok(found) = timeout(PATIENCE, made).await else {
+            let state = connected.wait_for(|state| !matches!(state, State::Connecting));
+            let Ok(state) = timeout(PATIENCE, state).await else {
                 let endpoint = &self.0.endpoint;
                 return Err(unsent(format_args!("{endpoint}: {}", late(PATIENCE))));
             };
-            let found = found.map(|state| state.clone());
-            let why = match found.unwrap_or_else(|_| State::Over(unsent("its task was ended"))) {
-                State::Open(send, engine) => match send.ready().await {
-                    Ok(send) => return Ok(Way { send, engine, line }),
+            let state = state.map(|state| state.clone());
+            let why = match state.unwrap_or_else(|_| State::Closed(unsent("its task was ended"))) {
+                State::Open(sender) => match sender.ready().await {
+                    Ok(sender) => return Ok((sender, connected)),
                     Err(e) => unsent(e),
                 },
-                State::Over(why) => return Err(why),
-                State::Making => unreachable!("waited for the end of it"),
+                State::Closed(why) => return Err(why),
+                State::Connecting => unreachable!("waited for the end of it"),
             };
-            // Closed while nobody used it, which is no reason to give up.
-            tries += 1;
-            if tries > 1 {
+            // The server has closed an idle connection, which is no reason to give up.
+            if is_second_try {
                 return Err(why);
             }
-            line = self.line(Some(&line));
+            is_second_try = true;
+            connected = self.connection(Some(&connected));
         }
     }
 
-    async fn send(self, request: Request<Body>) -> Result<Response<Answer>, BoxError> {
-        let Way { mut send, engine, line } = self.open().await?;
-        let mut request = Some(request);
-        let sent = poll_fn(|cx| {
-            Poll::Ready(engine.with(|| {
-                let (head, body) = request.take().expect("polled once").into_parts();
-                let (answer, to) = send.send_request(Request::from_parts(head, ()), false)?;
-                let mut pour = Pour { body, to, next: None };
-                let poured = pour.poll(cx);
-                Ok::<_, h2::Error>((answer, poured.is_pending().then_some(pour)))
-            }))
-        });
-        let (answer, rest) = sent.await.map_err(unsent)?;
-        if let Some(mut pour) = rest {
-            tokio::spawn(poll_fn(move |cx| pour.poll(cx)));
+    async fn send(self, request: Request<Body>) -> Result<Response<ResponseBody>, BoxError> {
+        let (mut sender, connected) = self.open().await?;
+        let (head, body) = request.into_parts();
+        let request = Request::from_parts(head, ());
+        let (answer, to) = sender.send_request(request, false).map_err(unsent)?;
+        let mut writer = BodyWriter { body, to, next: None };
+        let written = poll_fn(|cx| Poll::Ready(writer.poll(cx))).await;
+        if written.is_pending() {
+            tokio::spawn(poll_fn(move |cx| writer.poll(cx)));
         }
         let answer = answer.await?;
-        Ok(answer.map(|stream| Answer { stream, ended: false, _line: line }))
+        Ok(answer.map(|stream| ResponseBody { stream, ended: false, _connected: connected }))
     }
 }
 
 impl GrpcService<Body> for Wire {
-    type ResponseBody = Answer;
+    type ResponseBody = ResponseBody;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Answer>, BoxError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
@@ -256,40 +193,28 @@ impl GrpcService<Body> for Wire {
     }
 }
 
-/// Makes a connection and keeps it until it breaks, falls silent, or nobody is there to use it.
-async fn keep(endpoint: Arc<Endpoint>, clock: Clock, state: watch::Sender<State>) {
-    let over = |why: io::Error| State::Over(unsent(format_args!("{endpoint}: {why}")));
-    let made = timeout(CONNECT, endpoint.reach()).await;
-    let (send, mut connection) = match made.unwrap_or_else(|_| Err(late(CONNECT))) {
+/// Makes a connection and drives it until it breaks, falls silent, or has no receiver of its state left.
+/// What is under way then fails.
+async fn keep_connection(endpoint: Arc<Endpoint>, clock: Clock, state: watch::Sender<State>) {
+    let closed = |why: io::Error| State::Closed(unsent(format_args!("{endpoint}: {why}")));
+    let made = timeout(CONNECT, endpoint.connect()).await;
+    let (sender, mut connection) = match made.unwrap_or_else(|_| Err(late(CONNECT))) {
         Ok(made) => made,
-        Err(e) => return drop(state.send_replace(over(e))),
+        Err(e) => return drop(state.send_replace(closed(e))),
     };
     let pings = connection.ping_pong();
-    let engine = Arc::new(Engine::new(connection));
-    let _stop = Stop(Arc::clone(&engine));
-    state.send_replace(State::Open(send, Arc::clone(&engine)));
+    state.send_replace(State::Open(sender));
     let why = tokio::select! {
-        // First what has come, which may be the answer to a ping.
+        // What has arrived comes first: it may be the answer to a ping.
         biased;
-        end = poll_fn(|cx| engine.poll(cx)) => {
-            io::Error::other(end.err().map_or("closed".into(), BoxError::from))
-        }
+        end = connection => io::Error::other(end.err().map_or("closed".into(), BoxError::from)),
         () = silence(pings, &clock) => io::Error::other(format!("silent for {PONG:.1?}")),
         () = state.closed() => io::Error::other("not needed any more"),
     };
-    state.send_replace(over(why));
+    state.send_replace(closed(why));
 }
 
-/// Whatever is under way fails with its connection's task, however that ends.
-struct Stop(Arc<Engine>);
-
-impl Drop for Stop {
-    fn drop(&mut self) {
-        self.0.0.lock().connection = None;
-    }
-}
-
-/// Ends when the server does not answer any more.
+/// Ends when the server does not answer probes any more.
 async fn silence(pings: Option<PingPong>, clock: &Clock) {
     let Some(mut pings) = pings else { return std::future::pending().await };
     loop {
@@ -298,15 +223,15 @@ async fn silence(pings: Option<PingPong>, clock: &Clock) {
     }
 }
 
-/// Sends what a body brings. The last part says that it is the last one.
-struct Pour {
+/// Writes a request's body. The last part says that it is the last one.
+struct BodyWriter {
     body: Body,
     to: SendStream<Bytes>,
     next: Option<Bytes>,
 }
 
-impl Pour {
-    /// What goes wrong here is told by the answer.
+impl BodyWriter {
+    /// The answer tells what goes wrong here.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let frame = Pin::new(&mut self.body).poll_frame(cx);
@@ -329,15 +254,15 @@ impl Pour {
     }
 }
 
-/// The body of an answer.
-pub(super) struct Answer {
+/// An answer's body.
+pub(super) struct ResponseBody {
     stream: RecvStream,
     /// Only the trailers are missing.
     ended: bool,
-    _line: watch::Receiver<State>,
+    _connected: Connected,
 }
 
-impl http_body::Body for Answer {
+impl http_body::Body for ResponseBody {
     type Data = Bytes;
     type Error = h2::Error;
 
@@ -380,7 +305,7 @@ mod tests {
         h2::server::handshake(stream).await.unwrap()
     }
 
-    fn ask(wire: &Wire) -> tokio::task::JoinHandle<Result<Response<Answer>, BoxError>> {
+    fn ask(wire: &Wire) -> tokio::task::JoinHandle<Result<Response<ResponseBody>, BoxError>> {
         let mut request = Request::new(Body::empty());
         *request.uri_mut() = wire.0.endpoint.origin().unwrap();
         tokio::spawn(wire.clone().send(request))
