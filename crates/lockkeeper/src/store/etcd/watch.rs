@@ -2,42 +2,36 @@
 //!
 //! | ticket | watches |
 //! |---|---|
-//! | exclusive, reader | the key that blocks it, and its own key |
+//! | exclusive, reader | the key that blocks it |
 //! | permits | its whole line |
 //! | any | the session's inbox, where evictions and hand-offs are told |
 //!
 //! A watch begins at the revision after the read that found the ticket waiting, so no event is missed
-//! between the two. Watching a ticket's own key and cancelling idle watches are deferred by 100 ms: a lock
-//! that is handed on quickly needs neither. When the stream breaks, nothing is resumed: the core polls, and
-//! each poll asks for the watches that its tickets need.
+//! between the two. When the stream breaks, nothing is resumed: the core polls, and each poll asks for the
+//! watches that its tickets need. A poll also finds a waiting ticket whose key was deleted by hand.
 
 use super::{
     Etcd, KIND,
     client::{
-        HasHeader as _, KeyRange, KeyValue, WatchRequest, WatchResponse,
-        watch_pool::{WatchPool, create},
+        HasHeader as _, KeyRange, KeyValue, NO_PUT, WatchRequest, WatchResponse, cancel_watch,
+        create_watch,
     },
+    error,
     handoff::HandoffNotice,
     line::Blocker,
     local_session::public_id,
 };
 use crate::{
-    clock::Moment,
-    error::{ErrorKind, StoreError},
+    error::StoreError,
     model::ticket::{SessionId, TicketId},
     store::{Hints, StoreResult},
 };
-use std::{
-    collections::HashMap, future::poll_fn, mem::take, pin::Pin, sync::Arc, task::Poll,
-    time::Duration,
-};
+use std::{collections::HashMap, future::poll_fn, mem::take, pin::Pin, sync::Arc, task::Poll};
 use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt as _, wrappers::UnboundedReceiverStream};
 
 /// The id of the watch on the session's inbox.
 const INBOX: i64 = 1;
-/// How long deferred work may wait.
-const DEFERRED: Duration = Duration::from_millis(100);
 /// How many responses that have arrived are taken in before waiters are woken. A hand-off notice among
 /// them spares its ticket the read that a mere wake-up costs.
 const AT_ONCE: usize = 32;
@@ -75,24 +69,6 @@ impl WatchHandle {
     }
 }
 
-/// What an event of a watch means for a ticket.
-#[derive(Clone, Copy)]
-enum Purpose {
-    /// The ticket's blocker has left.
-    Blocker(TicketId),
-    /// The ticket itself is gone.
-    OwnKey(TicketId),
-    /// A ticket of its line has left, perhaps itself.
-    Line(TicketId),
-}
-
-impl Purpose {
-    fn ticket(self) -> TicketId {
-        let (Self::Blocker(ticket) | Self::OwnKey(ticket) | Self::Line(ticket)) = self;
-        ticket
-    }
-}
-
 /// How a ticket stands after others have left its line.
 enum AfterMove {
     Gone,
@@ -100,123 +76,84 @@ enum AfterMove {
     Waits,
 }
 
-/// A ticket, and the ids of its watches.
-struct Waiting {
-    target: WaitTarget,
-    watches: Vec<i64>,
-}
-
+/// The watches of a session.
 struct Watches<'a> {
-    pool: WatchPool<Purpose>,
-    tickets: HashMap<TicketId, Waiting>,
-    /// Tickets whose blocker has left. They are woken after all responses that have arrived were taken in.
-    unblocked: Vec<TicketId>,
-    /// Tickets whose own key is not watched yet.
-    own_key_unwatched: Vec<TicketId>,
     etcd: &'a Etcd,
     session: SessionId,
     hints: &'a dyn Hints,
+    requests: mpsc::UnboundedSender<WatchRequest>,
+    last_id: i64,
+    /// The ticket that each watch is for.
+    tickets: HashMap<i64, TicketId>,
+    /// What each ticket waits for, with the id of its watch.
+    targets: HashMap<TicketId, (i64, WaitTarget)>,
+    /// Tickets whose blocker has left. They are woken after all responses that have arrived were taken in.
+    unblocked: Vec<TicketId>,
 }
 
 impl Watches<'_> {
-    /// Watches what a ticket waits for. Returns what to send.
-    fn watch(&mut self, target: WaitTarget) -> Vec<WatchRequest> {
-        let (ticket, from) = (target.ticket, target.from);
-        if self.tickets.get(&ticket).is_some_and(|w| w.target.blocker == target.blocker) {
-            return Vec::new();
+    fn send(&self, request: WatchRequest) {
+        // If the stream has ended, so will the loop that reads from it.
+        let _ = self.requests.send(request);
+    }
+
+    /// Watches what a ticket waits for.
+    fn watch(&mut self, target: WaitTarget) {
+        let ticket = target.ticket;
+        if self.targets.get(&ticket).is_some_and(|(_, t)| t.blocker == target.blocker) {
+            return;
         }
         self.stop(ticket);
-        let (id, requests) = match &target.blocker {
-            Blocker::Key(key) => {
-                self.own_key_unwatched.push(ticket);
-                self.pool.add(Purpose::Blocker(ticket), KeyRange::of_key(key), from)
-            }
-            Blocker::WholeLine => self.pool.add(Purpose::Line(ticket), target.line.clone(), from),
+        self.last_id += 1;
+        let keys = match &target.blocker {
+            Blocker::Key(key) => KeyRange::of_key(key),
+            Blocker::WholeLine => target.line.clone(),
         };
-        self.tickets.insert(ticket, Waiting { target, watches: vec![id] });
-        if self.pool.has_heard(id, from) {
-            self.unblocked.push(ticket);
-        }
-        requests
+        self.send(create_watch(self.last_id, keys, target.from, &[NO_PUT]));
+        self.tickets.insert(self.last_id, ticket);
+        self.targets.insert(ticket, (self.last_id, target));
     }
 
     fn stop(&mut self, ticket: TicketId) {
-        let watches = self.tickets.remove(&ticket).map(|waiting| waiting.watches);
-        watches.into_iter().flatten().for_each(|id| self.pool.release(id));
-    }
-
-    fn has_deferred_work(&self) -> bool {
-        self.pool.has_idle() || !self.own_key_unwatched.is_empty()
-    }
-
-    /// Does the deferred work that is still of use. Returns what to send.
-    fn deferred_work(&mut self) -> Vec<WatchRequest> {
-        let mut requests = self.pool.age();
-        for ticket in take(&mut self.own_key_unwatched) {
-            let waiting = self.tickets.get_mut(&ticket).filter(|w| w.watches.len() == 1);
-            let Some(Waiting { target, watches }) = waiting else { continue };
-            let (own_key, from) = (KeyRange::of_key(&target.own_key), target.from);
-            let (id, more) = self.pool.add(Purpose::OwnKey(ticket), own_key, from);
-            watches.push(id);
-            requests.extend(more);
-            if self.pool.has_heard(id, from) {
-                self.end(ticket);
-            }
+        if let Some((id, _)) = self.targets.remove(&ticket) {
+            self.tickets.remove(&id);
+            self.send(cancel_watch(id));
         }
-        requests
     }
 
     /// Gives the hints that a response leads to.
     fn hear(&mut self, response: &WatchResponse) {
+        let left = || response.events.iter().filter_map(|event| event.kv.as_ref());
         if response.watch_id == INBOX {
-            let notices = response.events.iter().filter_map(|event| event.kv.as_ref());
-            return notices.for_each(|notice| self.read_notice(notice));
+            return left().for_each(|notice| self.read_notice(notice));
         }
-        let Some((purpose, last)) = self.pool.hear(response) else { return };
-        let ticket = purpose.ticket();
-        let Some(from) = self.tickets.get(&ticket).map(|waiting| waiting.target.from) else {
-            return;
-        };
+        let Some(ticket) = self.tickets.get(&response.watch_id).copied() else { return };
+        let Some((_, target)) = self.targets.get_mut(&ticket) else { return };
         if response.canceled {
-            // The server has refused the watch. The next poll says what to watch then.
-            self.stop(ticket);
-            self.pool.remove(response.watch_id);
+            // The server has ended the watch. The next poll says what to watch then.
+            self.targets.remove(&ticket);
+            self.tickets.remove(&response.watch_id);
             return self.hints.recheck(Some(ticket));
         }
-        // A watch that begins in the past may take a tenth of a second to reach the present, so the ticket
-        // is polled for what has happened meanwhile.
-        let in_the_past = response.created && response.revision() >= from;
-        if in_the_past && !matches!(purpose, Purpose::OwnKey(_)) {
-            self.recheck(ticket);
+        if response.created && response.revision() >= target.from {
+            // A watch that begins in the past may take a tenth of a second to reach the present, so the
+            // ticket is polled for what has happened meanwhile.
+            return self.recheck(ticket);
         }
-        // A watch that was idle may still tell of the ticket that stood at the key before.
-        if last < from {
+        if left().next().is_none() {
             return;
         }
-        match purpose {
-            Purpose::Blocker(_) => self.unblocked.push(ticket),
-            Purpose::OwnKey(_) => self.end(ticket),
-            Purpose::Line(_) => match self.line_moved(ticket, response) {
-                AfterMove::Gone => self.end(ticket),
+        match target.blocker {
+            Blocker::Key(_) => self.unblocked.push(ticket),
+            Blocker::WholeLine => match line_moved(target, left()) {
+                AfterMove::Gone => {
+                    self.hints.ended(ticket);
+                    self.stop(ticket);
+                }
                 AfterMove::Fits => self.wake(ticket),
                 AfterMove::Waits => {}
             },
         }
-    }
-
-    /// Takes the tickets that have left off the line of a waiter for permits.
-    fn line_moved(&mut self, ticket: TicketId, response: &WatchResponse) -> AfterMove {
-        let Some(Waiting { target, .. }) = self.tickets.get_mut(&ticket) else {
-            return AfterMove::Waits;
-        };
-        for kv in response.events.iter().filter_map(|event| event.kv.as_ref()) {
-            if kv.key == target.own_key {
-                return AfterMove::Gone;
-            }
-            let weight = target.ahead.remove(&kv.key).unwrap_or(0);
-            target.excess = target.excess.saturating_sub(weight.into());
-        }
-        if target.excess == 0 { AfterMove::Fits } else { AfterMove::Waits }
     }
 
     fn read_notice(&mut self, notice: &KeyValue) {
@@ -233,15 +170,10 @@ impl Watches<'_> {
         }
     }
 
-    fn end(&mut self, ticket: TicketId) {
-        self.hints.ended(ticket);
-        self.stop(ticket);
-    }
-
     /// Wakes the tickets whose blocker has left, unless a hand-off notice has told them more.
     fn wake_unblocked(&mut self) {
         for ticket in take(&mut self.unblocked) {
-            if self.tickets.contains_key(&ticket) {
+            if self.targets.contains_key(&ticket) {
                 self.wake(ticket);
             }
         }
@@ -258,6 +190,18 @@ impl Watches<'_> {
         sessions.with_ticket(self.session, ticket, |local| local.unblocked = true);
         self.hints.recheck(Some(ticket));
     }
+}
+
+/// Takes the keys that have left off the line of a waiter for permits.
+fn line_moved<'a>(target: &mut WaitTarget, left: impl Iterator<Item = &'a KeyValue>) -> AfterMove {
+    for kv in left {
+        if kv.key == target.own_key {
+            return AfterMove::Gone;
+        }
+        let weight = target.ahead.remove(&kv.key).unwrap_or(0);
+        target.excess = target.excess.saturating_sub(weight.into());
+    }
+    if target.excess == 0 { AfterMove::Fits } else { AfterMove::Waits }
 }
 
 /// Does this response end the stream? Either a watch was refused, or the session's inbox is not watched
@@ -281,10 +225,7 @@ impl Etcd {
         }
         let ended = self.serve_watches(session, commands, &*to).await;
         self.sessions.with(session, |local| local.watch = None);
-        let ended = ended.err();
-        ended.unwrap_or_else(|| {
-            StoreError::not_applied(KIND, ErrorKind::Unavailable, "the watches ended")
-        })
+        ended.err().unwrap_or_else(|| error::not_now("the watches ended"))
     }
 
     async fn serve_watches(
@@ -294,41 +235,30 @@ impl Etcd {
         hints: &dyn Hints,
     ) -> StoreResult<()> {
         let (requests, sent) = mpsc::unbounded_channel();
-        let _ = requests.send(create(INBOX, self.keys.inbox(public_id(session)), 0, Vec::new()));
-        let logins = self.client.logins();
-        let (epoch, mut stream) = self.client.watch(UnboundedReceiverStream::new(sent)).await?;
         let mut watches = Watches {
-            pool: WatchPool::after(INBOX),
-            tickets: HashMap::new(),
-            unblocked: Vec::new(),
-            own_key_unwatched: Vec::new(),
             etcd: self,
             session,
             hints,
+            requests,
+            last_id: INBOX,
+            tickets: HashMap::new(),
+            targets: HashMap::new(),
+            unblocked: Vec::new(),
         };
-        let mut deferred_until = Moment::NEVER;
+        watches.send(create_watch(INBOX, self.keys.inbox(public_id(session)), 0, &[]));
+        let logins = self.client.logins();
+        let (epoch, mut stream) = self.client.watch(UnboundedReceiverStream::new(sent)).await?;
         loop {
-            if deferred_until == Moment::NEVER && watches.has_deferred_work() {
-                deferred_until = self.clock.now() + DEFERRED;
-            }
-            let more = tokio::select! {
+            tokio::select! {
                 // The client has left this endpoint, so something is wrong with it.
                 () = self.client.endpoint_changed(epoch) => return Ok(()),
                 command = commands.recv() => match command {
                     Some(Command::Watch(target)) => watches.watch(*target),
-                    Some(Command::Stop(ticket)) => {
-                        watches.stop(ticket);
-                        Vec::new()
-                    }
+                    Some(Command::Stop(ticket)) => watches.stop(ticket),
                     None => return Ok(()),
                 },
-                () = self.clock.sleep_until(deferred_until) => {
-                    deferred_until = Moment::NEVER;
-                    watches.deferred_work()
-                }
                 response = stream.next() => {
-                    let mut arrived = Poll::Ready(response);
-                    let mut left = AT_ONCE;
+                    let (mut arrived, mut left) = (Poll::Ready(response), AT_ONCE);
                     while let Poll::Ready(response) = arrived {
                         if !self.take_in(response, logins, &mut watches).await? {
                             return Ok(());
@@ -336,13 +266,9 @@ impl Etcd {
                         left -= 1;
                         arrived = if left > 0 { arrived_now(&mut stream).await } else { Poll::Pending };
                     }
-                    Vec::new()
                 }
-            };
-            watches.wake_unblocked();
-            for request in more {
-                let _ = requests.send(request);
             }
+            watches.wake_unblocked();
         }
     }
 

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `retry` | how long a request is tried, at which endpoint, and when it may be sent again |
 //! | `streams` | keep-alives and watches, which are streams |
-//! | `watch_pool` | the watches of one stream |
 //! | `login` | the user's token |
 //! | `wire` | the HTTP/2 connection to an endpoint |
 //! | `proto`, `txn` | etcd's messages, and short words for the parts of a transaction |
@@ -19,16 +18,16 @@ mod proto;
 mod retry;
 mod streams;
 pub(crate) mod txn;
-pub(crate) mod watch_pool;
 mod wire;
 
 pub(crate) use error::{lease_gone, malformed};
 pub(crate) use login::Credentials;
 pub(crate) use proto::{
-    Compare, HasHeader, KeyValue, RangeRequest, RequestOp, StatusResponse, TxnRequest,
+    Compare, HasHeader, KeyValue, NO_PUT, RangeRequest, RequestOp, StatusResponse, TxnRequest,
     WatchRequest, WatchResponse,
 };
 pub(crate) use retry::Retry;
+pub(crate) use streams::{cancel_watch, create_watch};
 pub(crate) use txn::{Answer, KeyRange};
 pub(crate) use wire::Endpoint;
 

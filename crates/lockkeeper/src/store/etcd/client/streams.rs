@@ -3,8 +3,12 @@
 use super::{
     Client,
     error::Failure,
-    proto::{HasHeader as _, LeaseKeepAliveResponse, LeaseRequest, WatchRequest, WatchResponse},
+    proto::{
+        HasHeader as _, LeaseKeepAliveResponse, LeaseRequest, WatchCancelRequest, WatchCommand,
+        WatchCreateRequest, WatchRequest, WatchResponse,
+    },
     retry::{AbandonedRequest, REQUEST},
+    txn::KeyRange,
 };
 use crate::store::StoreResult;
 use http::uri::PathAndQuery;
@@ -115,4 +119,20 @@ impl Client {
 async fn bounded<T>(answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let answer = crate::clock::timeout(REQUEST, answer).await;
     answer.unwrap_or_else(|_| Err(Failure::silence(REQUEST)))
+}
+
+/// Asks for a watch of these keys under this id, from a revision on; 0 is from now on.
+pub(crate) fn create_watch(
+    watch_id: i64,
+    keys: KeyRange,
+    start_revision: i64,
+    filters: &[i32],
+) -> WatchRequest {
+    let (KeyRange { from: key, to: range_end }, filters) = (keys, filters.to_vec());
+    let create = WatchCreateRequest { key, range_end, start_revision, filters, watch_id };
+    WatchRequest { command: Some(WatchCommand::Create(create)) }
+}
+
+pub(crate) fn cancel_watch(watch_id: i64) -> WatchRequest {
+    WatchRequest { command: Some(WatchCommand::Cancel(WatchCancelRequest { watch_id })) }
 }
