@@ -80,8 +80,22 @@ impl LineEntry {
 pub(super) enum Blocker {
     /// This key: while it stands, the ticket waits, whatever else leaves.
     Key(Vec<u8>),
-    /// Any of the keys before it.
-    WholeLine,
+    /// So much weight of these keys.
+    Weight { excess: u64, ahead: HashMap<Vec<u8>, u32> },
+}
+
+impl Blocker {
+    /// Notes that a key has left the line. Is that enough?
+    pub(super) fn left(&mut self, key: &[u8]) -> bool {
+        match self {
+            Self::Key(blocker) => blocker == key,
+            Self::Weight { excess, ahead } => {
+                let weight = ahead.remove(key).unwrap_or(0);
+                *excess = excess.saturating_sub(weight.into());
+                *excess == 0
+            }
+        }
+    }
 }
 
 /// A line's tickets in order.
@@ -137,25 +151,21 @@ impl LineSnapshot {
 
     /// What the waiting ticket at this place waits for.
     pub(super) fn blocker(&self, at: usize) -> Blocker {
-        let mode = self.0[at].parsed.mode;
-        match mode {
-            Mode::Exclusive => self.0[..at].last(),
+        let (ahead, mode) = (&self.0[..at], self.0[at].parsed.mode);
+        let key = match mode {
+            Mode::Exclusive => ahead.last(),
             // Readers are granted together, behind the last writer before them.
-            Mode::Shared => self.0[..at].iter().rfind(|entry| entry.weight() >= mode.capacity()),
+            Mode::Shared => ahead.iter().rfind(|entry| entry.weight() >= mode.capacity()),
             Mode::Permits { .. } => None,
+        };
+        if let Some(entry) = key {
+            return Blocker::Key(entry.key.clone());
         }
-        .map_or(Blocker::WholeLine, |entry| Blocker::Key(entry.key.clone()))
-    }
-
-    /// How much weight must leave before the ticket at this place fits.
-    pub(super) fn excess(&self, at: usize) -> u64 {
         let weight: u64 = self.weights().take(at + 1).map(u64::from).sum();
-        weight.saturating_sub(self.0[at].parsed.mode.capacity().into())
-    }
-
-    /// The keys before this place, with their weights.
-    pub(super) fn ahead(&self, at: usize) -> HashMap<Vec<u8>, u32> {
-        self.0[..at].iter().map(|entry| (entry.key.clone(), entry.weight())).collect()
+        Blocker::Weight {
+            excess: weight.saturating_sub(mode.capacity().into()),
+            ahead: ahead.iter().map(|entry| (entry.key.clone(), entry.weight())).collect(),
+        }
     }
 
     /// What a ticket behind so many others is told.

@@ -2,7 +2,7 @@
 
 use super::{
     Etcd,
-    client::{HasHeader as _, KeyValue, RangeRequest, txn},
+    client::{HasHeader as _, KeyRange, KeyValue, RangeRequest, txn},
     handoff,
     line::{Blocker, LineEntry, LineSnapshot},
     local_session::{LocalTicket, public_id},
@@ -15,10 +15,7 @@ use crate::{
     },
     store::{PollScope, StoreResult, TicketStatus},
 };
-use std::{
-    collections::{BTreeSet, HashMap},
-    mem::take,
-};
+use std::{collections::BTreeSet, mem::take};
 
 impl Etcd {
     pub(super) async fn poll_tickets(
@@ -194,16 +191,11 @@ impl Etcd {
     /// Watches what the waiting ticket at this place of its line waits for.
     fn watch(&self, place: &Place, line: &LineSnapshot, at: usize, from: i64) {
         let blocker = line.blocker(at);
-        let whole_line = blocker == Blocker::WholeLine;
-        let target = WaitTarget {
-            ticket: place.ticket,
-            own_key: line.0[at].key.clone(),
-            blocker,
-            excess: line.excess(at),
-            ahead: if whole_line { line.ahead(at) } else { HashMap::new() },
-            line: self.keys.line(&place.name),
-            from,
+        let keys = match &blocker {
+            Blocker::Key(key) => KeyRange::of_key(key),
+            Blocker::Weight { .. } => self.keys.line(&place.name),
         };
+        let target = WaitTarget { ticket: place.ticket, blocker, keys, from };
         self.sessions.with(place.session, |local| {
             let waits = local.tickets.get(&place.ticket).is_some_and(|known| known.fence.is_none());
             if let Some(watch) = local.watch.as_ref().filter(|_| waits) {

@@ -47,14 +47,9 @@ enum Command {
 /// What a waiting ticket has to hear of.
 pub(super) struct WaitTarget {
     pub(super) ticket: TicketId,
-    pub(super) own_key: Vec<u8>,
     pub(super) blocker: Blocker,
-    pub(super) line: KeyRange,
-    /// How much weight has to leave the line before the ticket fits, and the weights of the keys ahead;
-    /// used with [`Blocker::WholeLine`].
-    pub(super) excess: u64,
-    pub(super) ahead: HashMap<Vec<u8>, u32>,
-    /// From which revision on.
+    /// The keys to watch, and from which revision on.
+    pub(super) keys: KeyRange,
     pub(super) from: i64,
 }
 
@@ -67,13 +62,6 @@ impl WatchHandle {
     pub(super) fn stop(&self, ticket: TicketId) {
         let _ = self.0.send(Command::Stop(ticket));
     }
-}
-
-/// How a ticket stands after others have left its line.
-enum AfterMove {
-    Gone,
-    Fits,
-    Waits,
 }
 
 /// The watches of a session.
@@ -105,10 +93,7 @@ impl Watches<'_> {
         }
         self.stop(ticket);
         self.last_id += 1;
-        let keys = match &target.blocker {
-            Blocker::Key(key) => KeyRange::of_key(key),
-            Blocker::WholeLine => target.line.clone(),
-        };
+        let keys = target.keys.clone();
         self.send(create_watch(self.last_id, keys, target.from, &[NO_PUT]));
         self.tickets.insert(self.last_id, ticket);
         self.targets.insert(ticket, (self.last_id, target));
@@ -140,19 +125,8 @@ impl Watches<'_> {
             // ticket is polled for what has happened meanwhile.
             return self.recheck(ticket);
         }
-        if left().next().is_none() {
-            return;
-        }
-        match target.blocker {
-            Blocker::Key(_) => self.unblocked.push(ticket),
-            Blocker::WholeLine => match line_moved(target, left()) {
-                AfterMove::Gone => {
-                    self.hints.ended(ticket);
-                    self.stop(ticket);
-                }
-                AfterMove::Fits => self.wake(ticket),
-                AfterMove::Waits => {}
-            },
+        if left().any(|kv| target.blocker.left(&kv.key)) {
+            self.unblocked.push(ticket);
         }
     }
 
@@ -174,14 +148,10 @@ impl Watches<'_> {
     fn wake_unblocked(&mut self) {
         for ticket in take(&mut self.unblocked) {
             if self.targets.contains_key(&ticket) {
-                self.wake(ticket);
+                self.stop(ticket);
+                self.recheck(ticket);
             }
         }
-    }
-
-    fn wake(&mut self, ticket: TicketId) {
-        self.stop(ticket);
-        self.recheck(ticket);
     }
 
     /// Has a ticket polled that seems to be granted.
@@ -190,18 +160,6 @@ impl Watches<'_> {
         sessions.with_ticket(self.session, ticket, |local| local.unblocked = true);
         self.hints.recheck(Some(ticket));
     }
-}
-
-/// Takes the keys that have left off the line of a waiter for permits.
-fn line_moved<'a>(target: &mut WaitTarget, left: impl Iterator<Item = &'a KeyValue>) -> AfterMove {
-    for kv in left {
-        if kv.key == target.own_key {
-            return AfterMove::Gone;
-        }
-        let weight = target.ahead.remove(&kv.key).unwrap_or(0);
-        target.excess = target.excess.saturating_sub(weight.into());
-    }
-    if target.excess == 0 { AfterMove::Fits } else { AfterMove::Waits }
 }
 
 /// Does this response end the stream? Either a watch was refused, or the session's inbox is not watched
