@@ -5,19 +5,22 @@ use crate::{
     support::{Witness, compared, keeper, keeper_for, waiter, with_fault_store},
 };
 use anyhow::ensure;
-use lockkeeper::{Guard, Keeper, Loss};
-use servers::{Process, Recipe, Running};
+use lockkeeper::{Error, ErrorKind, Guard, Keeper, Loss};
+use servers::{FaultProxy, Process, Recipe, Running};
 use std::{net::TcpStream, time::Duration};
 use testkit::{
     RawSession,
     world::{eventually, soon},
 };
+use tokio::task::JoinHandle;
 
 testkit::tests! {
     [servers::REDIS_CLUSTER] =>
         a_node_that_restarts_empty_ends_the_sessions_that_it_knew,
         a_flush_of_one_node_ends_the_sessions_that_it_knew,
         a_crowd_is_served_on_when_each_node_has_been_killed_once,
+        a_release_whose_answer_is_lost_is_no_loss,
+        an_eviction_whose_answer_is_lost_is_unknown,
         what_a_follower_missed_is_lost_though_no_connection_breaks,
         a_follower_takes_over_from_a_node_that_dies,
         a_follower_takes_over_from_a_node_that_falls_silent;
@@ -80,6 +83,83 @@ async fn take_many(keeper: &Keeper) -> Vec<Guard> {
         guards.push(keeper.lock(format!("name {n}")).await.expect("free"));
     }
     guards
+}
+
+/// A proxy before the second node, to which all clients are sent: they ask the first one where it is.
+async fn proxy_to_the_second(server: &Running) -> (FaultProxy, String) {
+    let proxy = FaultProxy::to(server.ports()[1]).expect("a proxy");
+    let port = proxy.port().to_string();
+    let mut node = Witness::at(server.ports()[1]).await;
+    node.command(&["CONFIG", "SET", "cluster-announce-port", &port]).await;
+    let mut first = Witness::at(server.ports()[0]).await;
+    eventually("the first node knows the new address", async || {
+        first.text(&["CLUSTER", "NODES"]).await.contains(&format!(":{port}@"))
+    })
+    .await;
+    (proxy, format!("redis+cluster://127.0.0.1:{}", server.ports()[0]))
+}
+
+/// Breaks all connections to the node when it has no ticket any more; no answer has come back by then.
+async fn cut_when_done(proxy: &FaultProxy, node: u16) {
+    let mut node = Witness::at(node).await;
+    eventually("the node has carried the requests out", async || {
+        node.texts(&["KEYS", "lk:{*}:t:*"]).await.is_empty()
+    })
+    .await;
+    proxy.sever();
+    proxy.open();
+}
+
+/// The cluster's client sends a request again when its connection ends before the answer. The release is
+/// carried out by then, and its copy finds nothing.
+async fn a_release_whose_answer_is_lost_is_no_loss(server: Running) {
+    let (proxy, url) = proxy_to_the_second(&server).await;
+    let keeper = Keeper::builder().ttl(Duration::from_secs(120)).connect(&url).await;
+    let keeper = keeper.expect("the cluster answers");
+    // Once before, so that the nodes know the scripts.
+    release_all(take_many(&keeper).await).await;
+    let guards = take_many(&keeper).await;
+    proxy.hold_answers();
+    let releases = tokio::spawn(release_all(guards));
+    cut_when_done(&proxy, server.ports()[1]).await;
+    soon("the releases", releases).await.expect("released");
+}
+
+async fn release_all(guards: Vec<Guard>) {
+    let release = |guard: Guard| tokio::spawn(async move { guard.release().await });
+    for release in guards.into_iter().map(release).collect::<Vec<_>>() {
+        release.await.expect("no panic").expect("released");
+    }
+}
+
+/// In the same proxy an eviction would seem to have found nothing.
+async fn an_eviction_whose_answer_is_lost_is_unknown(server: Running) {
+    let (proxy, url) = proxy_to_the_second(&server).await;
+    let keeper = Keeper::builder().ttl(Duration::from_secs(120)).connect(&url).await;
+    let keeper = keeper.expect("the cluster answers");
+    // Once before, so that the nodes know the scripts.
+    for eviction in evict_all(&keeper, &take_many(&keeper).await) {
+        assert!(eviction.await.expect("no panic").expect("an answer"));
+    }
+    let guards = take_many(&keeper).await;
+    proxy.hold_answers();
+    let evictions = evict_all(&keeper, &guards);
+    cut_when_done(&proxy, server.ports()[1]).await;
+    for eviction in evictions {
+        match soon("the eviction", eviction).await.expect("no panic") {
+            Ok(found) => assert!(found, "it was there"),
+            Err(Error::Store(e)) => assert_eq!(e.kind, ErrorKind::Unavailable, "{e}"),
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+fn evict_all(keeper: &Keeper, guards: &[Guard]) -> Vec<JoinHandle<Result<bool, Error>>> {
+    let evict = |guard: &Guard| {
+        let (keeper, name, ticket) = (keeper.clone(), guard.name().clone(), guard.ticket());
+        tokio::spawn(async move { keeper.evict(name.as_str(), ticket).await })
+    };
+    guards.iter().map(evict).collect()
 }
 
 /// A session that is lost at one node is lost at all, and waiters at every node are served.

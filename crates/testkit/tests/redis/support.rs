@@ -85,6 +85,11 @@ impl Witness {
         command.arg(&words[1..]).query_async(&mut self.0).await.expect("a text")
     }
 
+    pub(crate) async fn texts(&mut self, words: &[&str]) -> Vec<String> {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).query_async(&mut self.0).await.expect("texts")
+    }
+
     pub(crate) async fn number(&mut self, words: &[&str]) -> i64 {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]).query_async(&mut self.0).await.expect("a number")

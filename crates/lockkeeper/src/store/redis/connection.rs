@@ -48,6 +48,9 @@ const CONNECT: Duration = Duration::from_secs(3);
 const CONNECT_NODE: Duration = Duration::from_secs(1);
 /// When a caller drops a request to a cluster after this time, a node is taken to be silent.
 const ABANDONED: Duration = Duration::from_secs(1);
+/// How much later than the answer to a request the notice may come that a cluster's connection has ended and that the
+/// client has sent the request again because of it.
+const BREAK_NOTICE: Duration = Duration::from_millis(50);
 
 /// Where connections come from.
 pub(super) enum Source {
@@ -140,6 +143,11 @@ impl State {
         None
     }
 
+    /// Whether messages that come by this connection count.
+    fn heeds(&self, number: u64) -> bool {
+        self.is_cluster() || self.current.lock().as_ref().is_some_and(|(now, _)| *now == number)
+    }
+
     /// Drops this connection, so that the next request reconnects.
     fn give_up(&self, number: u64) {
         let was_in_use = self.current.lock().take_if(|(present, _)| *present == number).is_some();
@@ -209,7 +217,9 @@ impl State {
         })
     }
 
-    /// Passes push messages on, and notices the end of the connection that they came by.
+    /// Passes push messages on, and notices the end of the connection that they came by. A message that still comes
+    /// by a connection that was given up may be older than what a new primary has said since: it is ignored, for
+    /// all tickets are polled again over the new connection.
     fn push_sender(
         self: &Arc<Self>,
         number: u64,
@@ -222,6 +232,7 @@ impl State {
             let Some(state) = state.upgrade() else { return Ok(()) };
             match info.kind {
                 PushKind::Disconnection => state.give_up(number),
+                _ if !state.heeds(number) => {}
                 _ => {
                     state.unanswered.lock().answered();
                     on_push(info);
@@ -308,6 +319,12 @@ impl Connection {
         self.0.is_cluster()
     }
 
+    /// Whether a request that was sent after so many breaks may have been carried out twice: a cluster's client
+    /// sends a request again if the connection ends before the answer.
+    pub(super) async fn may_have_resent(&self, breaks: u64) -> bool {
+        self.is_cluster() && crate::clock::timeout(BREAK_NOTICE, self.broken(breaks)).await.is_ok()
+    }
+
     /// Connects, if there is no connection yet.
     pub(in crate::store) async fn ready(&self) -> StoreResult<()> {
         self.live().await.map(drop)
@@ -319,7 +336,7 @@ impl Connection {
         let (number, mut live) = self.live().await?;
         let request = async {
             match call.command.query_async(&mut live).await {
-                Err(e) if is_server_error(&e, ServerErrorKind::NoScript) => {
+                Err(e) if is_unknown_script(&e) => {
                     self.0.shake_hands(&mut live).await?;
                     call.script.load_async(&mut live).await?;
                     call.command.query_async(&mut live).await
@@ -405,6 +422,11 @@ fn unreachable(what: impl Into<String>) -> StoreError {
 
 fn is_server_error(e: &RedisError, kind: ServerErrorKind) -> bool {
     e.kind() == redis::ErrorKind::Server(kind)
+}
+
+/// The server does not know a script that was called by its hash.
+pub(in crate::store) fn is_unknown_script(e: &RedisError) -> bool {
+    is_server_error(e, ServerErrorKind::NoScript)
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ use crate::{
     },
 };
 use config::Config;
-pub(super) use connection::{Connection, Handshake, Live};
+pub(super) use connection::{Connection, Handshake, Live, is_unknown_script};
 pub(super) use exec::Call;
 use keys::{CLUSTER_BUCKETS, Keys, bucket};
 pub(super) use reply::{Reply, hex, micros, pack, unexpected, unpack};

@@ -186,11 +186,9 @@ impl Redis {
         let (mut due, mut done) = (known.buckets, BTreeSet::new());
         due.insert(HOME);
         let (mut evictions, mut tickets) = (0_u64, TicketDigest::default());
-        // In a cluster the message of a grant may come from a node that is no longer the one that we renew
-        // at: so every such message changes the version, and all tickets are compared.
-        let is_cluster = self.connection.is_cluster();
-        let announced =
-            if is_cluster { self.sessions.announced.load(Ordering::Relaxed) } else { 0 };
+        // The message of a grant may come from another server than the one that we renew at: from a node of the
+        // cluster that has lost its slots, or through a proxy. After such a message all tickets are compared.
+        let announced = self.sessions.announced.load(Ordering::Relaxed);
         // The home bucket may name buckets that another handle has opened since; then once more, for those.
         while !due.is_empty() {
             let renewals = due.iter().map(|bucket| self.renew_in(*bucket, &known.ask));
