@@ -8,6 +8,7 @@ use servers::{ETCD, REDIS, REDIS_TLS, REDLOCK, Running as Server, ZOOKEEPER_BRIE
 use std::{
     io::{BufRead as _, BufReader},
     process::{Command, ExitCode, Output, Stdio},
+    time::{Duration, Instant},
 };
 use support::{Place, Running};
 use testkit::trials;
@@ -27,8 +28,14 @@ fn main() -> ExitCode {
             a_single_attempt_on_a_silent_store_speaks_of_no_wait,
             plain_string_locks_are_contended_for,
             a_plain_string_lock_sets_no_fence,
+            a_plain_string_store_that_starts_late_is_waited_for,
+            a_plain_string_store_that_never_starts_ends_the_command,
         ],
-        tests![REDLOCK: a_majority_of_servers_is_contended_for],
+        tests![REDLOCK:
+            a_majority_of_servers_is_contended_for,
+            a_majority_that_starts_late_is_waited_for,
+            a_majority_that_never_starts_ends_the_command,
+        ],
         tests![REDIS_TLS:
             a_nested_run_finds_the_password_that_was_inherited,
             a_password_from_the_command_line_is_not_passed_on,
@@ -83,10 +90,23 @@ fn start(command: &mut Command) -> (Running, impl Iterator<Item = String> + use<
 }
 
 fn a_store_that_starts_late_is_waited_for(site: &mut Site) -> Result<()> {
+    is_waited_for(site, &site.url())
+}
+
+fn a_plain_string_store_that_starts_late_is_waited_for(site: &mut Site) -> Result<()> {
+    is_waited_for(site, &plain(site))
+}
+
+fn a_majority_that_starts_late_is_waited_for(site: &mut Site) -> Result<()> {
+    is_waited_for(site, &quick_redlock(site))
+}
+
+fn is_waited_for(site: &mut Site, url: &str) -> Result<()> {
     for (flags, patience) in [(&["-w", "90"][..], "1m30s"), (&[], "30s")] {
         site.server.kill()?;
-        let arguments = [&["run"], flags, &["a", "--", "echo", "ran"]].concat();
-        let (mut run, mut said) = start(&mut site.lockkeeper(&site.url(), &arguments));
+        let run = ["run", "--kill-after", "0.5"];
+        let arguments = [&run, flags, &["a", "--", "echo", "ran"]].concat();
+        let (mut run, mut said) = start(&mut site.lockkeeper(url, &arguments));
         let line = said.next().context("a word about the store")?;
         ensure!(
             line.ends_with(&format!(
@@ -97,6 +117,27 @@ fn a_store_that_starts_late_is_waited_for(site: &mut Site) -> Result<()> {
         site.server.restart()?;
         ensure!(run.line() == "ran" && run.code() == 0);
     }
+    Ok(())
+}
+
+fn a_plain_string_store_that_never_starts_ends_the_command(site: &mut Site) -> Result<()> {
+    is_given_up(site, &plain(site))
+}
+
+fn a_majority_that_never_starts_ends_the_command(site: &mut Site) -> Result<()> {
+    is_given_up(site, &quick_redlock(site))
+}
+
+/// Without `-w` the store is waited for, but not for ever: a command with a mistyped host ends.
+fn is_given_up(site: &mut Site, url: &str) -> Result<()> {
+    site.server.kill()?;
+    let began = Instant::now();
+    let arguments = ["run", "--kill-after", "0.5", "a", "--", "echo", "ran"];
+    let (mut run, said) = start(&mut site.lockkeeper(url, &arguments));
+    ensure!(run.code() == 69 && run.line().is_empty());
+    let (took, said) = (began.elapsed(), said.collect::<Vec<_>>().join("\n"));
+    ensure!(took >= Duration::from_secs(30), "given up after {took:?}: {said}");
+    ensure!(said.contains("refused") && !said.contains("still waiting"), "{said}");
     Ok(())
 }
 
@@ -142,7 +183,7 @@ fn a_single_attempt_on_a_silent_store_speaks_of_no_wait(site: &mut Site) -> Resu
 }
 
 fn plain_string_locks_are_contended_for(site: &mut Site) -> Result<()> {
-    contended_for(site, &format!("{}?compat=string", site.url()))
+    contended_for(site, &plain(site))
 }
 
 /// Not even one that lockkeeper was started with: it belongs to another lock.
@@ -163,8 +204,16 @@ fn a_plain_string_lock_sets_no_fence(site: &mut Site) -> Result<()> {
 }
 
 fn a_majority_of_servers_is_contended_for(site: &mut Site) -> Result<()> {
-    // A server that has just started has no vote for so long.
-    contended_for(site, &format!("{}?max_ttl=3s&ttl=1s&lock_delay=1s", site.url()))
+    contended_for(site, &quick_redlock(site))
+}
+
+fn plain(site: &Site) -> String {
+    format!("{}?compat=string", site.url())
+}
+
+/// A server that has just started has no vote for `max_ttl`.
+fn quick_redlock(site: &Site) -> String {
+    format!("{}?max_ttl=3s&ttl=1s&lock_delay=1s", site.url())
 }
 
 fn contended_for(site: &Site, url: &str) -> Result<()> {

@@ -72,7 +72,7 @@ stores! {
         "redis" "redis://HOST"
         "rediss" "rediss://HOST"
         => |url| match url.has("compat") {
-            true => AnyStore::new(Redlock::connect(super::redlock::config::Config::read(url)?).await),
+            true => AnyStore::new(Redlock::connect(super::redlock::config::Config::read(url)?).await?),
             false => AnyStore::new(Redis::connect(super::redis::config::Config::single(url)?).await?),
         };
     "redis" if feature = "redis":
@@ -83,7 +83,7 @@ stores! {
         => |url| AnyStore::new(Redis::connect(super::redis::config::Config::cluster(url)?).await?);
     "redis" if feature = "redis":
         "redlock" "redlock://HOST,HOST,HOST"
-        => |url| AnyStore::new(Redlock::connect(super::redlock::config::Config::read(url)?).await);
+        => |url| AnyStore::new(Redlock::connect(super::redlock::config::Config::read(url)?).await?);
     "postgres" if feature = "postgres":
         "postgres" "postgres://USER@HOST/DATABASE"
         "postgresql" "postgresql://USER@HOST/DATABASE"

@@ -13,7 +13,11 @@ testkit::tests! {
     [servers::REDIS] =>
         a_connection_that_hangs_is_replaced_before_its_locks_are_lost,
         requests_to_an_unreachable_server_fail_together_not_one_after_the_other,
-        what_keeps_a_client_out_is_said_once_with_the_address_or_the_remedy;
+        what_keeps_a_client_out_is_said_once_with_the_address_or_the_remedy,
+        a_store_without_a_majority_of_its_servers_is_not_connected_to,
+        a_plain_string_store_that_starts_late_is_connected_to;
+    [servers::REDLOCK] =>
+        a_majority_that_starts_late_is_connected_to;
     [servers::REDIS_SENTINEL, servers::REDIS_CLUSTER] =>
         a_silent_address_in_the_url_keeps_no_client_out;
 }
@@ -67,6 +71,50 @@ async fn a_silent_address_in_the_url_keeps_no_client_out(server: Running) {
     let keeper = soon("a keeper", Keeper::connect(&url)).await.expect("the others answer");
     keeper.lock("a").await.expect("free").release().await.expect("released");
     keeper.close().await;
+}
+
+/// Stores of `compat=string` and of Redlock, with no server, or too few of them, behind the URL.
+async fn a_store_without_a_majority_of_its_servers_is_not_connected_to(server: Running) {
+    let silent: Vec<_> =
+        (0..3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
+    let ports: Vec<_> = silent.iter().map(|s| s.local_addr().expect("an address").port()).collect();
+    let refusing = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("one");
+    let mut urls = vec![
+        format!("redis://{refusing}?compat=string"),
+        format!("redis://127.0.0.1:{}?compat=string", ports[0]),
+        format!("redlock://127.0.0.1:{},127.0.0.1:{},127.0.0.1:{}", ports[0], ports[1], ports[2]),
+    ];
+    let there = server.ports()[0];
+    urls.push(format!("redlock://127.0.0.1:{there},{refusing},127.0.0.1:{}", ports[0]));
+    for url in &urls {
+        let began = Instant::now();
+        let e = Keeper::connect(url).await.expect_err("too few answer");
+        assert!(matches!(&e, Error::Store(e) if e.kind == ErrorKind::Unavailable), "{url}: {e:?}");
+        assert!(began.elapsed() < Duration::from_secs(20), "{url}: {:?}", began.elapsed());
+    }
+}
+
+/// The client connects once its servers are there.
+async fn a_plain_string_store_that_starts_late_is_connected_to(server: Running) {
+    is_connected_to_late(server, "?compat=string").await;
+}
+
+/// The client connects once its servers are there.
+async fn a_majority_that_starts_late_is_connected_to(server: Running) {
+    is_connected_to_late(server, "").await;
+}
+
+async fn is_connected_to_late(mut server: Running, option: &str) {
+    let url = format!("{}{option}", server.url());
+    server.kill().expect("killed");
+    let builder = Keeper::builder().connect_wait(Duration::from_secs(60));
+    let connecting = tokio::spawn(async move { builder.connect(&url).await });
+    // Long enough to be refused more than once.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!connecting.is_finished(), "no server is there");
+    server.restart().expect("restarted");
+    let keeper = soon("a keeper", connecting).await.expect("no panic");
+    keeper.expect("connected").close().await;
 }
 
 /// All that an error says: its own words and those of its sources.

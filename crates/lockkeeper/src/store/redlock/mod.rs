@@ -88,7 +88,7 @@ pub struct Redlock {
 }
 
 impl Redlock {
-    pub(super) async fn connect(config: Config) -> Self {
+    pub(super) async fn connect(config: Config) -> StoreResult<Self> {
         let Config { kind, clients, prefix, flavour, max_ttl } = config;
         let id = StoreId(identity(&prefix, clients.len()));
         let (agreement, connections) = match flavour {
@@ -105,8 +105,8 @@ impl Redlock {
             }
         };
         let nodes = Nodes::new(kind, connections, agreement);
-        nodes.connect(max_ttl).await;
-        Self::new(id, nodes, prefix, flavour, max_ttl)
+        nodes.connect(max_ttl).await?;
+        Ok(Self::new(id, nodes, prefix, flavour, max_ttl))
     }
 
     fn new(id: StoreId, nodes: Nodes, prefix: String, flavour: Flavour, max_ttl: Duration) -> Self {

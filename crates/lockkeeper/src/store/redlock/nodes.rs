@@ -262,17 +262,16 @@ impl Nodes {
     }
 
     /// Connects to all nodes at once, and goes on when a majority has answered: the others are connected in
-    /// the background. If all of them have been up for long and know no lockkeeper, they are new to us and
-    /// have forgotten nothing: their quarantine is ended.
-    pub(super) async fn connect(&self, max_ttl: Duration) {
-        // Plain strings need no handshake: the first request connects.
-        let Some(agreement) = &self.agreement else { return };
+    /// the background. Fails if no majority answers; each connection limits its own time. If all nodes have been up
+    /// for long and are new to us (`handshake.rs`), none has forgotten a holder: their quarantine is ended.
+    pub(super) async fn connect(&self, max_ttl: Duration) -> StoreResult<()> {
         let asks = self.connections.iter().map(|node| Box::pin(node.ready())).collect();
         let (said, rest) = join::until(asks, most_answered, std::future::pending()).await;
-        let answered = said.iter().flatten().filter(|reply| reply.is_ok()).count();
+        let answered = self.most(said)?.len();
+        let Some(agreement) = &self.agreement else { return Ok(()) };
         let grace = if agreement.may_be_new(answered) { GRACE_OF_NEW } else { GRACE };
         join::until(rest, |_| false, self.clock.sleep(grace)).await;
-        let Some(new) = agreement.all_new() else { return };
+        let Some(new) = agreement.all_new() else { return Ok(()) };
         if new.iter().all(|node| node.uptime > max_ttl) {
             let waive = self.connections.iter().zip(new).map(|(connection, node)| async move {
                 let mut waive = Call::new(&WAIVE, &[BOOT]);
@@ -282,6 +281,7 @@ impl Nodes {
             // A node that is not reached now stays in quarantine.
             join::all(waive).await;
         }
+        Ok(())
     }
 
     /// A `max_ttl` other than ours that a node was told. The nodes are asked again, because it may have been
