@@ -19,6 +19,11 @@ testkit::tests! {
         clients_that_disagree_about_max_ttl_are_refused,
         a_client_that_gets_no_lock_tells_no_server_its_max_ttl,
         max_ttl_can_be_changed_as_documented;
+    [servers::REDLOCK] =>
+        servers_that_were_all_flushed_do_not_give_a_lock_to_another,
+        servers_that_may_have_forgotten_a_holder_are_not_new;
+    [(FiveNodes, servers::REDLOCK)] =>
+        a_server_without_a_quarantine_has_a_floor_for_fences;
 }
 
 const TTL: Duration = Duration::from_secs(4);
@@ -178,6 +183,113 @@ async fn a_restart_that_keeps_the_scripts_is_noticed(mut server: Running) {
     soon("the loss", held.lost()).await;
 }
 
+const BOOT: &str = "lockkeeper:redlock:boot";
+
+async fn up_for_long(server: &Running) {
+    for port in server.ports() {
+        let mut witness = Witness::at(*port).await;
+        eventually("it has been up for longer than max_ttl", async || {
+            let info = witness.info("server").await;
+            let uptime =
+                info.lines().find_map(|l| l.strip_prefix("uptime_in_seconds:")?.parse().ok());
+            uptime.is_some_and(|uptime: u64| uptime > 6)
+        })
+        .await;
+    }
+}
+
+async fn all(server: &Running, commands: &[&[&str]]) {
+    for port in server.ports() {
+        let mut witness = Witness::at(*port).await;
+        for command in commands {
+            witness.command(command).await;
+        }
+    }
+}
+
+/// The first client of new servers takes a lock at once. All servers must answer it within a second; on a machine
+/// that is too busy for that they are made new again.
+async fn first_lock(server: &Running) -> Guard {
+    let mut first = None;
+    eventually("a lock from new servers", async || {
+        first = keeper(server).await.lock("a").try_now().await.ok().flatten();
+        if first.is_none() {
+            all(server, &[&["FLUSHALL"], &["SCRIPT", "FLUSH"], &["CONFIG", "RESETSTAT"]]).await;
+        }
+        first.is_some()
+    })
+    .await;
+    first.expect("granted")
+}
+
+/// All servers show no key of ours, as new ones do, but have just forgotten a holder.
+async fn servers_that_were_all_flushed_do_not_give_a_lock_to_another(server: Running) {
+    up_for_long(&server).await;
+    let held = first_lock(&server).await;
+    all(&server, &[&["FLUSHALL"]]).await;
+    let other = keeper(&server).await;
+    assert!(try_beside(&held, &other).await.is_none(), "at once");
+    assert!(follows(&held, &other).await.fence() > held.fence());
+    soon("the loss", held.lost()).await;
+}
+
+/// Whatever has emptied the servers, they have no vote unless it is certain that they are new.
+async fn servers_that_may_have_forgotten_a_holder_are_not_new(mut server: Running) {
+    up_for_long(&server).await;
+    let mark = scripts().into_iter().find(|text| text.starts_with("-- A mark")).expect("the mark");
+    let ways: &[&[&[&str]]] = &[
+        &[&["FLUSHALL"]],
+        // Evicted, with all else or alone.
+        &[&["DEL", BOOT]],
+        &[&["FLUSHALL"], &["SCRIPT", "FLUSH"]],
+        // As a client of another version leaves a server, whose other scripts are not ours. That there was a flush
+        // is hidden, so that the mark alone tells.
+        &[
+            &["FLUSHALL"],
+            &["SCRIPT", "FLUSH"],
+            &["CONFIG", "RESETSTAT"],
+            &["SCRIPT", "LOAD", &mark],
+        ],
+    ];
+    first_lock(&server).await.release().await.expect("released");
+    let has_no_vote = async |server: &Running, why: &str| {
+        let refused = keeper(server).await.lock("a").try_now().await;
+        let Err(Error::Store(e)) = refused else { panic!("{why}: {refused:?}") };
+        assert!(e.to_string().contains("no vote"), "{why}: {e}");
+    };
+    for way in ways {
+        all(&server, way).await;
+        has_no_vote(&server, &format!("{way:?}")).await;
+    }
+    all(&server, &[&["FLUSHALL"]]).await;
+    forget(&mut server, &[0, 1, 2, 3, 4]);
+    has_no_vote(&server, "flushed and started again").await;
+    // Started again, and not asked for anything while what was held before can have lasted.
+    forget(&mut server, &[0, 1, 2, 3, 4]);
+    up_for_long(&server).await;
+    first_lock(&server).await.release().await.expect("released");
+}
+
+/// A server that the operator declares new, and one that its clients have found new, begin with a floor.
+async fn a_server_without_a_quarantine_has_a_floor_for_fences(
+    (declared, found): (Running, Running),
+) {
+    up_for_long(&found).await;
+    let _guards = (keeper(&declared).await, first_lock(&found).await);
+    for port in declared.ports().iter().chain(found.ports()) {
+        let mut witness = Witness::at(*port).await;
+        eventually("the server has its floor", async || {
+            let boot = witness.text(&["GET", BOOT]).await;
+            let words: Vec<&str> = boot.split(' ').collect();
+            let now: u64 = witness.texts(&["TIME"]).await[0].parse().expect("seconds");
+            let floor =
+                words.get(2).map(|floor| floor.parse::<u64>().expect("a number") / 1_000_000);
+            words[0] == "0" && floor.is_some_and(|floor| floor <= now && floor + 600 > now)
+        })
+        .await;
+    }
+}
+
 /// The scripts of Redlock, as its clients send them.
 fn scripts() -> Vec<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../lockkeeper/src/store/redlock");
@@ -225,6 +337,8 @@ async fn clients_that_disagree_about_max_ttl_are_refused(mut server: Running) {
 /// Four nodes of five stand still, and the fifth was told nothing yet. A client with another `max_ttl` gets no lock
 /// there, but it told the fifth its own, and from then on that one refused all clients that were right.
 async fn a_client_that_gets_no_lock_tells_no_server_its_max_ttl(mut server: Running) {
+    // It connects while no server was told anything.
+    let wrong = keeper_of(&server, "3s", 2).await;
     let right = keeper_of(&server, "40s", 30).await;
     let lock = right.lock("a").try_now().await.expect("five of five").expect("free");
     lock.release().await.expect("released");
@@ -234,7 +348,6 @@ async fn a_client_that_gets_no_lock_tells_no_server_its_max_ttl(mut server: Runn
     for node in 0..4 {
         server.nodes()[node].freeze().expect("frozen");
     }
-    let wrong = keeper_of(&server, "3s", 2).await;
     assert!(wrong.lock("a").try_now().await.is_err(), "four are silent");
     for node in 0..4 {
         server.nodes()[node].thaw().expect("thawed");

@@ -34,7 +34,7 @@ if closed and tonumber(closed) > now then return { 'closed' } end
 local v = redis.call('HMGET', L, 'k', 's', 'u', 'c')
 -- The node may have forgotten the counter of a name that it does not know. That counter was below this floor, unless a
 -- client's clock was ahead of this server's by more than max-ttl.
-local floor = since > 0 and since + tonumber(ARGV[7]) or 0
+local floor = tonumber(string.match(boot, '^%d+ %S+ (%d+)$') or since > 0 and since + tonumber(ARGV[7]) or 0)
 local till, counter = tonumber(v[3] or 0), tonumber(v[4] or floor)
 if v[1] and till > now then
   if v[1] ~= id or v[2] ~= sid then return { 'no', till - now } end

@@ -92,7 +92,7 @@ impl Redlock {
         if nodes - voids < self.nodes.majority() {
             let left = remaining.unwrap_or_default();
             let what = format!(
-                "{voids} of {nodes} servers have started empty not long ago and have no vote until \
+                "{voids} of {nodes} servers have started or lost their data not long ago and have no vote until \
                  max_ttl has passed, for another {left:.0?}"
             );
             return Some(StoreError::unknown(self.nodes.kind, ErrorKind::Unavailable, what));

@@ -9,10 +9,17 @@
 //! session and no vote, whatever the other nodes were told, for they may have forgotten it. A client tells no
 //! node anything before a majority has answered it and none of them was told something else: otherwise a wrong
 //! client that only a node without memory answers would have all others refused.
+//!
+//! Nodes that Redlock has never used have nothing to forget, and the first client need not wait for them. But a
+//! node that was emptied (`FLUSHALL`, an evicted key) shows no keys either, and has just forgotten a holder. So
+//! every handshake leaves a mark that is no key: a script, which lasts as long as the server runs (`mark.lua`).
+//! A node is new only if it has no key of ours, does not know the mark, and nothing says that it could have lost
+//! the mark in this run; any doubt means quarantine. What was held there before this run ended long ago, because
+//! a new node must also have been up for longer than `max_ttl` (`nodes.rs`).
 
 use super::decide::majority;
 use crate::{
-    store::redis::{Handshake, Live},
+    store::redis::{Handshake, Live, is_unknown_script},
     sync::Mutex,
 };
 use redis::{RedisError, RedisResult, Script};
@@ -25,13 +32,17 @@ use std::{
 };
 
 /// Where a node keeps since when it has its data. An operator can set it to 0 on a new node that has certainly
-/// forgotten nothing; then there is no quarantine.
+/// forgotten no holder; then there is no quarantine.
 pub(super) const BOOT: &str = "lockkeeper:redlock:boot";
 
 static HANDSHAKE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("handshake.lua")));
 
 /// Asks a node what `max_ttl` it was told, and tells it ours.
 pub(super) static TELL: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("tell.lua")));
+
+/// A node that knows this script was used for Redlock since it was started. `SCRIPT LOAD` brings it there, because
+/// newer servers evict scripts that came with `EVAL`.
+static MARK: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("mark.lua")));
 
 /// Ends the quarantine of a node that is new to us.
 pub(super) static WAIVE: LazyLock<Script> =
@@ -47,11 +58,11 @@ pub(super) struct Agreement {
     /// Set when a session was opened: from then on, once a majority agrees, the next handshake tells a node that
     /// was told nothing. Programs that only list locks write nothing.
     may_write: AtomicBool,
-    /// The nodes that no lockkeeper had used before.
+    /// The nodes that are new to us.
     newcomers: Mutex<Vec<Option<Newcomer>>>,
 }
 
-/// A node that no lockkeeper had used before.
+/// A node that Redlock has not used since it was started, and that has no key of ours.
 #[derive(Clone)]
 pub(super) struct Newcomer {
     pub(super) run: String,
@@ -76,13 +87,23 @@ impl Agreement {
     async fn shake_hands(&self, node: usize, live: &mut Live) -> RedisResult<()> {
         let info: String = redis::cmd("INFO").arg("server").query_async(live).await?;
         let run = run(&info)?;
+        let is_marked = is_marked(live).await?;
+        let may_be_new = !is_marked && {
+            let info: String = redis::cmd("INFO").arg("all").query_async(live).await?;
+            cannot_have_lost_the_mark(&info)
+        };
         let writes = self.may_write.load(Ordering::Relaxed) && self.is_settled();
         let mut handshake = HANDSHAKE.key(BOOT);
         handshake.key(&self.key).arg(&run).arg(if writes { self.ours } else { 0 });
-        let (is_new, told): (bool, u64) = handshake.invoke_async(live).await?;
+        let (has_no_key, told): (bool, u64) = handshake.invoke_async(live).await?;
         self.hear(node, told);
+        // Only now: if two clients come at once, the one that has written the boot key sees a new node.
+        if !is_marked {
+            MARK.load_async(live).await?;
+        }
         let uptime = field(&info, "uptime_in_seconds:").and_then(|s| s.parse().ok()).unwrap_or(0);
         let uptime = Duration::from_secs(uptime);
+        let is_new = has_no_key && may_be_new;
         self.newcomers()[node] = is_new.then_some(Newcomer { run, uptime });
         Ok(())
     }
@@ -91,7 +112,7 @@ impl Agreement {
         self.newcomers.lock()
     }
 
-    /// All nodes, if no lockkeeper had used any of them before.
+    /// All nodes, if all of them are new to us.
     pub(super) fn all_new(&self) -> Option<Vec<Newcomer>> {
         self.newcomers().iter().cloned().collect()
     }
@@ -134,6 +155,23 @@ fn run(info: &str) -> RedisResult<String> {
     })
 }
 
+async fn is_marked(live: &mut Live) -> RedisResult<bool> {
+    let mut ask = redis::cmd("EVALSHA");
+    match ask.arg(MARK.get_hash()).arg(0).query_async::<()>(live).await {
+        Err(e) if is_unknown_script(&e) => Ok(false),
+        answer => answer.map(|()| true),
+    }
+}
+
+/// Whether a server that does not know the mark, and says this of itself, can never have known it in this run.
+/// `SCRIPT FLUSH` takes the mark away, and is counted; before Redis 7 all `SCRIPT` commands are counted together.
+/// A promoted replica has its primary's keys, or lack of keys, and not its scripts.
+fn cannot_have_lost_the_mark(info: &str) -> bool {
+    let counted = |command: &str| field(info, &format!("cmdstat_{command}:")).is_some();
+    let was_replica = field(info, "master_replid2:").is_none_or(|id| id.bytes().any(|b| b != b'0'));
+    counted("info") && !counted("script|flush") && !counted("script") && !was_replica
+}
+
 fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
@@ -149,6 +187,32 @@ mod tests {
         for hidden in ["", "# Server\r\nuptime_in_seconds:9\r\n", "run_id:\r\n"] {
             let e = run(hidden).expect_err("no restart would be noticed");
             assert!(e.to_string().contains("run_id"), "{e}");
+        }
+    }
+
+    /// Servers know the mark by its hash, also those that an older or a newer version has marked.
+    #[test]
+    fn the_mark_is_the_same_in_every_version() {
+        assert_eq!(MARK.get_hash(), "8387229f28c316401998f4fb8b57670964e84653");
+    }
+
+    #[test]
+    fn a_server_that_may_have_lost_the_mark_is_not_new() {
+        let zeros = "0".repeat(40);
+        let new = format!("cmdstat_info:calls=1\r\nmaster_replid2:{zeros}\r\n");
+        assert!(cannot_have_lost_the_mark(&new));
+        for other in
+            ["cmdstat_get:calls=1", "cmdstat_evalsha:calls=9", "cmdstat_script|load:calls=1"]
+        {
+            assert!(cannot_have_lost_the_mark(&format!("{new}{other}\r\n")), "{other}");
+        }
+        for flush in ["cmdstat_script|flush:calls=1", "cmdstat_script:calls=1"] {
+            assert!(!cannot_have_lost_the_mark(&format!("{new}{flush}\r\n")), "{flush}");
+        }
+        let promoted = new.replace(&zeros, "7f3a");
+        let no_statistics = new.replace("cmdstat_info", "other");
+        for doubtful in [promoted, no_statistics, "cmdstat_info:calls=1\r\n".into(), "".into()] {
+            assert!(!cannot_have_lost_the_mark(&doubtful), "{doubtful}");
         }
     }
 

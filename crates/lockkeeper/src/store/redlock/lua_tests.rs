@@ -198,12 +198,34 @@ async fn a_node_that_has_restarted_since_stays_in_quarantine() {
     set.arg(BOOT).arg("17 later");
     get.arg(BOOT);
     node.query::<()>(&set).await.expect("an answer");
-    for (run, becomes) in [("earlier", "17 later"), ("later", "0 later")] {
-        let mut waive = Call::new(&WAIVE, &[BOOT]);
-        waive.arg(run);
-        node.run::<redis::Value>(&waive).await.expect("an answer");
-        assert_eq!(node.query::<String>(&get).await.expect("an answer"), becomes);
+    for (run, becomes) in [("earlier", "17 later"), ("later", "0 later ")] {
+        waive(node, run).await;
+        let boot: String = node.query(&get).await.expect("an answer");
+        assert!(boot.starts_with(becomes), "{boot}");
     }
+}
+
+async fn waive(node: &Connection, run: &str) {
+    let mut waive = Call::new(&WAIVE, &[BOOT]);
+    waive.arg(run);
+    node.run::<redis::Value>(&waive).await.expect("an answer");
+}
+
+/// That a node is new is the clients' conclusion. If it is wrong, fences must not fall back.
+#[tokio::test]
+async fn a_node_that_was_found_new_accepts_no_fence_from_before_that() {
+    let Some(rig) = Rig::new().await else { return };
+    let (node, mut set) = (&rig.store.nodes.connections[0], redis::cmd("SET"));
+    set.arg(BOOT).arg("17 run");
+    node.query::<()>(&set).await.expect("an answer");
+    let (before, till) = (rig.store.nodes.clock.wall_micros(), rig.store.nodes.clock.now() + TTL);
+    waive(node, "run").await;
+    let Vote::Low(floor) = rig.enter(0, before - 30_000_000, till).await else {
+        panic!("an older fence was accepted")
+    };
+    assert!(floor >= before);
+    assert_eq!(rig.enter(0, floor, till).await, Vote::Low(floor));
+    assert_eq!(rig.enter(0, floor + 1, till).await, Vote::Yes);
 }
 
 #[tokio::test]
