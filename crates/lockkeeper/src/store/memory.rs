@@ -9,13 +9,10 @@
 //! | fence | max(last + 1, wall clock in µs), over all names |
 //! | round trips | none: every operation is one function under the mutex |
 //!
-//! A line is read and changed in three steps. `front` reads its head: which tickets are dead, which are
-//! admitted, which is the next. `settle` makes the line agree with that: it removes the dead and grants the
-//! admitted. Then the operation itself adds, removes or reports a ticket. Hints are collected on the way and
-//! given when the mutex is free.
+//! `front` reads the head of a line; `settle` removes its dead tickets and grants the admitted ones. Then the
+//! operation adds, removes or reports a ticket. Hints are sent when the mutex is free.
 //!
-//! `memory://NAME` shares its lines with every keeper of the same name in the process, and forgets
-//! them with the last of these keepers.
+//! `memory://NAME` shares its lines with every keeper of that name in the process, until the last one is gone.
 
 use super::{
     Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Holder, LIST_MAX, Leave, Left,
