@@ -1,6 +1,11 @@
 //! The history of a cluster: another one behind the same address, and one that grows.
 
-use crate::{ask, clients::etcdctl, cost::counted, revision};
+use crate::{
+    ask,
+    clients::{Etcdctl, etcdctl},
+    cost::counted,
+    keeper, revision, until_length,
+};
 use lockkeeper::{Keeper, Loss, Store as _};
 use serde_json::json;
 use servers::{FaultProxy, Running};
@@ -99,6 +104,35 @@ async fn a_key_deleted_by_hand_is_noticed_within_two_renewals(server: Running) {
     assert!(renewals() <= before + 3, "{} renewals", renewals() - before);
     assert!(kept.is_held());
     keeper.close().await;
+}
+
+/// Only a poll can find this: no watch is on a waiter's own key, and the holder stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_key_is_deleted_by_hand_enters_again() {
+    let Some(server) = start(servers::ETCD) else { return };
+    let (holder, waiter) = (keeper(&server).await, keeper(&server).await);
+    let guard = holder.lock("a").await.expect("free");
+    let waiting = tokio::spawn(waiter.lock("a").into_future());
+    until_length(&holder, "a", 2).await;
+    let second = async || {
+        let line = holder.get("a").await.expect("a look")?;
+        line.tickets.get(1).map(|ticket| ticket.id)
+    };
+    let before = second().await.expect("a waiter");
+    let mut newest = Etcdctl::command(&server);
+    newest.args(["get", "--prefix", "--keys-only", "--sort-by=CREATE", "--order=DESCEND"]);
+    let newest = newest.args(["--limit=1", "lockkeeper/l/a!"]).output().await.expect("etcdctl");
+    let key = String::from_utf8(newest.stdout).expect("a key");
+    etcdctl(&server, &["del", key.trim()]).await;
+    eventually("it stands in line again", async || {
+        second().await.is_some_and(|ticket| ticket != before)
+    })
+    .await;
+    guard.release().await.expect("released");
+    let granted = soon("the grant", waiting).await.expect("no panic").expect("granted");
+    granted.release().await.expect("released");
+    holder.close().await;
+    waiter.close().await;
 }
 
 /// The oldest revision that can still be read, as far as this one can.

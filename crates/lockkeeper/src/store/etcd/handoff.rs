@@ -6,8 +6,8 @@
 //! So the next holder needs no read to know that it is granted, and it passes the rest of the list on.
 //! A holder without such a list just leaves, and the watch of the next ticket tells.
 //!
-//! Without notices a hand-over takes 1.36 times as long with 10 waiters and 1.87 times with 100
-//! (`etcd-handoff`; see `docs/design/etcd.md`). Test: `in_a_line_a_lock_passes_on_without_a_read`.
+//! Without notices a hand-over takes 1.87 times as long with 100 waiters (see `docs/design/etcd.md`). Test:
+//! `in_a_line_a_lock_passes_on_without_a_read`.
 
 use super::{
     client::{RequestOp, TxnRequest, txn},
