@@ -57,8 +57,11 @@ async fn a_long_snapshot_makes_locks_no_dearer(server: Running) {
     let settled = "SELECT MAX(last) < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) \
          - 6000000 FROM lk_gate";
     eventually("the last grant is old", async || number(&mut witness, settled).await == 1).await;
-    let late = pages(&keeper, &mut witness).await;
-    assert!(late < 2 * early, "{late} pages after, {early} before");
+    // On a busy machine the witness itself asks more often, and that counts too.
+    eventually("a lock costs what it cost before", async || {
+        pages(&keeper, &mut witness).await < 2 * early
+    })
+    .await;
     keeper.close().await;
 }
 
