@@ -105,6 +105,9 @@ impl Keeper {
 
     /// The store behind the keeper, for what only a store can say
     /// ([`advice`](crate::Store::advice), [`blind_spots`](crate::Store::blind_spots)).
+    ///
+    /// A clone of it does not outlive the thread of a keeper that has one of its own
+    /// ([`renew_on_own_thread`](crate::Builder::renew_on_own_thread)): use it while the keeper is there.
     #[must_use]
     pub fn store(&self) -> &AnyStore {
         &self.inner.store

@@ -2,7 +2,7 @@
 
 use crate::{
     api::keeper::Keeper,
-    error::Result,
+    error::{Error, Result},
     model::{line::Line, ticket::TicketId},
     store::ListScope,
     sync::Mutex,
@@ -15,6 +15,7 @@ use std::{
     task::{Context, Poll, ready},
     time::Duration,
 };
+use tokio::{sync::oneshot, task::AbortHandle};
 
 /// How often a watch looks, at most and at least.
 const EVERY_MIN: Duration = Duration::from_millis(50);
@@ -139,11 +140,32 @@ impl State {
         }
     }
 
+    /// Asks the store in a task of its own. A watch may be left alone for long while it asks, and a request that
+    /// is not polled would keep what it has: a place in the store's queue, a connection.
     async fn look(&self) -> Result<Vec<Line>> {
-        match &self.which {
-            ListScope::Exact(name) => Ok(self.keeper.get(name).await?.into_iter().collect()),
-            ListScope::Prefix { prefix, .. } => self.keeper.list(prefix).await,
-        }
+        let (reply, answer) = oneshot::channel();
+        let (keeper, which) = (self.keeper.clone(), self.which.clone());
+        let asking = self.keeper.inner.store.spawn(async move {
+            let _ = reply.send(lines(&keeper, &which).await);
+        });
+        let _asking = Asking(asking.abort_handle());
+        answer.await.unwrap_or(Err(Error::Closed))
+    }
+}
+
+async fn lines(keeper: &Keeper, which: &ListScope) -> Result<Vec<Line>> {
+    match which {
+        ListScope::Exact(name) => Ok(keeper.get(name).await?.into_iter().collect()),
+        ListScope::Prefix { prefix, .. } => keeper.list(prefix).await,
+    }
+}
+
+/// A request that is given up with its watch.
+struct Asking(AbortHandle);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 

@@ -106,15 +106,14 @@ impl Hold {
             return Err(Error::Lost { name, why });
         }
         let leave = self.pending.leave_request(self.keep());
+        // The store may grant the lock to others before its answer is here, so tokens must not say "held" meanwhile.
+        self.hold_state.let_go(&self.session().state);
         // From here on a ticket that is missing in the store is no loss.
         self.session().state.leaving(self.pending.ticket);
         let left = self.session().leave(leave).await?;
         self.pending.left();
         match left {
-            Left::Gone => {
-                let why = self.hold_state.why().unwrap_or(Loss::Evicted);
-                Err(Error::Lost { name, why })
-            }
+            Left::Gone => Err(Error::Lost { name, why: Loss::Evicted }),
             Left::Released | Left::Withdrawn => Ok(()),
         }
     }
@@ -122,7 +121,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.hold_state.release();
+        self.hold_state.let_go(&self.session().state);
         observe::let_go(self.name(), self.pending.ticket, self.held_for());
         let keep = self.keep();
         self.pending.hand_over(keep);

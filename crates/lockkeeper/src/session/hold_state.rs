@@ -30,9 +30,13 @@ impl HoldState {
         }
     }
 
-    /// The last guard is gone: no loss, but tokens must say that the lock is held no more.
-    pub(crate) fn release(&self) {
-        self.set(Loss::Released);
+    /// The last guard is gone. From now on tokens say that the lock was released, or why it was lost before.
+    pub(crate) fn let_go(&self, session: &SessionState) {
+        let why = match self.health(session) {
+            Health::Lost(why) => why,
+            Health::Held | Health::Jeopardy => Loss::Released,
+        };
+        self.set(why);
     }
 
     fn set(&self, why: Loss) -> bool {

@@ -96,6 +96,7 @@ impl KeeperState {
         self.closed.store(true, Ordering::Release);
         let _one_at_a_time = self.closing.lock().await;
         let Sessions { shared, home, leased, tasks } = std::mem::take(&mut *self.sessions());
+        let mut closing = Closing { keeper: self, tasks };
         let shared = shared.iter().filter_map(|(_, cell)| cell.get());
         for session in leased.iter().chain(shared).filter_map(Weak::upgrade) {
             session.close();
@@ -103,8 +104,10 @@ impl KeeperState {
         drop(home);
         // Also of sessions whose last guard is gone: their tasks may still have something to finish.
         let finished = async {
-            for task in tasks {
-                let _ = task.await;
+            for task in &mut closing.tasks {
+                if !task.is_finished() {
+                    let _ = task.await;
+                }
             }
         };
         tokio::select! {
@@ -196,6 +199,20 @@ impl KeeperState {
         sessions.tasks.retain(|task| !task.is_finished());
         sessions.tasks.push(task);
         Ok(session)
+    }
+}
+
+/// The tasks that a close waits for. Those that it does not wait for to the end go back, so that a thread of the keeper's
+/// own ends after them.
+struct Closing<'a> {
+    keeper: &'a KeeperState,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        self.tasks.retain(|task| !task.is_finished());
+        self.keeper.sessions().tasks.append(&mut self.tasks);
     }
 }
 

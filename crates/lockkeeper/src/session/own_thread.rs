@@ -59,12 +59,13 @@ impl fmt::Debug for OwnThread {
 /// A future that is polled within another runtime than the task's own.
 pub(crate) struct Within<F: ?Sized> {
     runtime: Handle,
-    future: Pin<Box<F>>,
+    /// There until it is dropped.
+    future: Option<Pin<Box<F>>>,
 }
 
 impl<F: ?Sized> Within<F> {
     pub(crate) fn new(runtime: &Handle, future: Pin<Box<F>>) -> Self {
-        Self { runtime: runtime.clone(), future }
+        Self { runtime: runtime.clone(), future: Some(future) }
     }
 }
 
@@ -74,6 +75,15 @@ impl<F: Future + ?Sized> Future for Within<F> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
         let _entered = this.runtime.enter();
-        this.future.as_mut().poll(cx)
+        let future = this.future.as_mut().expect("only a drop takes it");
+        future.as_mut().poll(cx)
+    }
+}
+
+/// What a dropped request leaves behind, such as a connection that is closed in the background, belongs there too.
+impl<F: ?Sized> Drop for Within<F> {
+    fn drop(&mut self) {
+        let _entered = self.runtime.enter();
+        self.future = None;
     }
 }

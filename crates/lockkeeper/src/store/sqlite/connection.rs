@@ -20,6 +20,7 @@ use std::{
     sync::atomic::{AtomicI32, AtomicU64, Ordering},
     time::Duration,
 };
+use tokio::sync::MutexGuard;
 
 /// How often a transaction is tried again at once when another process writes, and the pause after that.
 const SPINS: u32 = 20;
@@ -100,7 +101,7 @@ impl Sqlite {
         let mut tries = 0;
         loop {
             let done = {
-                let connection = self.connection.lock().await;
+                let connection = self.free_connection().await;
                 self.attempt(&connection, kind, &work)
             };
             match done {
@@ -114,6 +115,18 @@ impl Sqlite {
                 }
                 Err(e) => return Err(failure(e, "a transaction failed")),
             }
+        }
+    }
+
+    /// Waits until no other thread is in a transaction, which lasts microseconds. Tasks do not queue for the
+    /// connection: a queue would hand it to a task whose thread is busy with something else, and a renewal would wait
+    /// behind that one.
+    pub(super) async fn free_connection(&self) -> MutexGuard<'_, Connection> {
+        loop {
+            if let Ok(free) = self.connection.try_lock() {
+                return free;
+            }
+            tokio::task::yield_now().await;
         }
     }
 

@@ -80,7 +80,7 @@ impl Sqlite {
 
     /// Sweeps a little, if the file is free right now: the caller must not wait for it.
     async fn sweep(&self) {
-        let connection = self.connection.lock().await;
+        let connection = self.free_connection().await;
         if let Ok((true, _)) = self.attempt(&connection, Kind::Read, |tx| tx.has_leftovers()) {
             let swept = self.attempt(&connection, Kind::Write, |tx| tx.sweep());
             drop(connection);
