@@ -85,6 +85,12 @@ pub(super) enum Blocker {
 }
 
 impl Blocker {
+    /// Whether the watch of this blocker serves for the other one too. A weight is counted down by the watch that runs: a
+    /// new watch at each leave would begin in the past, and lead to a poll each time.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        matches!((self, other), (Self::Weight { .. }, Self::Weight { .. })) || self == other
+    }
+
     /// Notes that a key has left the line. Is that enough?
     pub(super) fn left(&mut self, key: &[u8]) -> bool {
         match self {

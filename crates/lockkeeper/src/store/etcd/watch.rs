@@ -88,7 +88,7 @@ impl Watches<'_> {
     /// Watches what a ticket waits for.
     fn watch(&mut self, target: WaitTarget) {
         let ticket = target.ticket;
-        if self.targets.get(&ticket).is_some_and(|(_, t)| t.blocker == target.blocker) {
+        if self.targets.get(&ticket).is_some_and(|(_, t)| t.blocker.covers(&target.blocker)) {
             return;
         }
         self.stop(ticket);
