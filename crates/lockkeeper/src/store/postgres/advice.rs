@@ -59,18 +59,20 @@ pub(super) async fn collect(
         clock,
         "locks do not mind, but fences begin at the server's clock",
     );
-    let history = requests.call(&statements.history, &[], Repeat::Always).await?;
+    for (right, statement) in rights::missing(requests, statements, schema).await? {
+        let what = format!("the user has no right to {right}");
+        findings.add_if(true, what, "locks cannot be taken", &statement);
+    }
+    // A user that may not ask is among the findings already.
+    let history = requests.call(&statements.history, &[], Repeat::Always).await;
+    let history = history.map_or(Ok(Some(0)), |rows| scalar::<Option<i64>>(&rows))?;
     findings.add_if(
-        scalar::<Option<i64>>(&history)?.is_none(),
+        history.is_none(),
         "the server does not tell its timeline (lk_history() is NULL)",
         "after a failover that a pooler or a proxy hides, a grant that was lost while its ticket stayed is \
          not noticed",
         "GRANT EXECUTE ON FUNCTION pg_walfile_name(pg_lsn), pg_current_wal_insert_lsn() TO the user",
     );
-    for (right, statement) in rights::missing(requests, statements, schema).await? {
-        let what = format!("the user has no right to {right}");
-        findings.add_if(true, what, "locks cannot be taken", &statement);
-    }
     Ok(findings.0)
 }
 

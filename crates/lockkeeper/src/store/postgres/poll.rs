@@ -104,13 +104,23 @@ impl Shared {
     /// what a session has. After a failover the connection for requests may still lead to the old primary, which
     /// lives on. Then the store leaves it and compares over the connection for renewals.
     async fn renewing_server(&self) -> StoreResult<&Connection> {
-        let history: Option<i64> = scalar(&self.ask(&self.statements.history, &[]).await?)?;
         let renewing = self.history.load(Ordering::Relaxed);
-        if renewing == 0 || history.is_none_or(|history| history.cast_unsigned() == renewing) {
+        if renewing == 0 {
             return Ok(&self.requests);
         }
-        self.requests.give_up();
-        self.listener.give_up();
+        let history: Option<i64> = match self.ask(&self.statements.history, &[]).await {
+            // An older schema was restored under this handle.
+            Err(e) if error::is_missing(&e) => None,
+            rows => scalar(&rows?)?,
+        };
+        match history {
+            Some(history) if history.cast_unsigned() == renewing => return Ok(&self.requests),
+            Some(_) => {
+                self.requests.give_up();
+                self.listener.give_up();
+            }
+            None => {}
+        }
         Ok(&self.renewals)
     }
 }
