@@ -253,3 +253,53 @@ fn a_lost_guard_writes_nothing() {
         assert_eq!(line.tickets[0].label, b"before");
     });
 }
+
+/// The store had given the lock to the next one, and the token went on to say "held" until the answer came.
+#[test]
+fn a_token_says_released_before_the_release_is_answered() {
+    run(async || {
+        let rig = Rig::new();
+        let (keeper, other) = (rig.meddled_keeper(), rig.keeper());
+        let guard = keeper.lock("a").await.unwrap();
+        let token = guard.loss();
+        assert_eq!(token.why(), None);
+        rig.with.leave.shut();
+        let release = tokio::spawn(guard.release());
+        until("the answer is under way", async || rig.with.leave.held_up() == 1).await;
+        assert!(other.lock("a").try_now().await.unwrap().is_some());
+        assert_eq!(token.why(), Some(Loss::Released));
+        rig.with.leave.open();
+        release.await.unwrap().unwrap();
+    });
+}
+
+/// A worker that looks rarely was told of a clean release of work that nothing protected.
+#[test]
+fn a_token_of_a_lost_lock_says_why_after_its_guard_is_dropped() {
+    run(async || {
+        let rig = Rig::new();
+        let guard = rig.keeper().lock("a").await.unwrap();
+        let token = guard.loss();
+        rig.clock.advance(2 * HOUR);
+        drop(guard);
+        assert_eq!(token.why(), Some(Loss::Expired));
+    });
+}
+
+/// The request of a watch that was not polled any more kept its place in the store's queue for good.
+#[test]
+fn the_request_of_a_watch_that_is_left_alone_is_finished() {
+    run(async || {
+        let rig = Rig::new();
+        let keeper = rig.meddled_keeper();
+        rig.with.list.shut();
+        let mut watch = keeper.watch("");
+        tokio::select! {
+            lines = watch.next() => panic!("the store has not answered: {lines:?}"),
+            () = until("its request is under way", async || rig.with.list.held_up() == 1) => {}
+        }
+        rig.with.list.open();
+        until("the store has answered", async || rig.with.list.held_up() == 0).await;
+        assert!(watch.next().await.unwrap().is_empty());
+    });
+}

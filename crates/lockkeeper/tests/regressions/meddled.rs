@@ -109,7 +109,10 @@ pub(crate) struct Meddling {
     pub(crate) renew: Door,
     /// Held up when it is carried out and the answer is under way.
     pub(crate) poll: Door,
+    /// Held up when it is carried out and the answer is under way.
     pub(crate) leave: Door,
+    /// Held up before it is carried out.
+    pub(crate) list: Door,
     pub(crate) close: Door,
     /// Polls fail unless they are for all tickets.
     pub(crate) only_all: AtomicBool,
@@ -282,7 +285,9 @@ impl Store for Meddled {
 
     async fn leave(&self, ask: Leave) -> StoreResult<Left> {
         self.with.leave.knock()?;
-        Store::leave(&self.below, ask).await
+        let left = Store::leave(&self.below, ask).await;
+        self.with.leave.pass().await;
+        left
     }
 
     async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
@@ -290,6 +295,7 @@ impl Store for Meddled {
     }
 
     async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
+        self.with.list.pass().await;
         Store::list(&self.below, which).await
     }
 
