@@ -141,10 +141,10 @@ async fn a_hand_over_is_one_read(server: Running) {
     for round in 1..9 {
         let next = tokio::spawn(keepers[round % 2].lock("a").into_future());
         until_length(&keepers[0], "a", 2).await;
-        // Who has waited once watches its mailbox from then on.
-        let mailboxes = if round == 1 { 1 } else { 2 };
-        eventually("it watches its predecessor and itself", async || {
-            counted(&server)["etcd_debugging_mvcc_watcher_total"] == mailboxes + 2
+        // A keeper that has waited once watches its inbox from then on.
+        let inboxes = if round == 1 { 1 } else { 2 };
+        eventually("it watches its predecessor", async || {
+            counted(&server)["etcd_debugging_mvcc_watcher_total"] == inboxes + 1
         })
         .await;
         let before = counted(&server);
@@ -177,7 +177,7 @@ async fn in_a_line_a_lock_passes_on_without_a_read(server: Running) {
     let mut held = holder.lock("a").await.expect("free");
     let mut line = queue(&server, &holder, 30).await;
     eventually("all watch", async || {
-        counted(&server)["etcd_debugging_mvcc_watcher_total"] == 3 * 30
+        counted(&server)["etcd_debugging_mvcc_watcher_total"] == 2 * 30
     })
     .await;
     let mut costs = Vec::new();
@@ -190,7 +190,7 @@ async fn in_a_line_a_lock_passes_on_without_a_read(server: Running) {
     let wanted = requests(&[("Txn", 1)]);
     assert!(costs.contains(&wanted), "never a release alone: {costs:?}");
     let watchers = counted(&server)["etcd_debugging_mvcc_watcher_total"];
-    assert!(watchers <= 3 * 30, "{watchers} watches");
+    assert!(watchers <= 2 * 30, "{watchers} watches");
 }
 
 /// The holder knows who stands behind it. Of them one gives up, one is evicted, and the session of one
@@ -295,7 +295,7 @@ async fn however_many_wait_in_eight_processes_a_release_wakes_one(server: Runnin
     }
     until_length(&holder, "a", 8 * size + 1).await;
     eventually("all watch", async || {
-        counted(&server)["etcd_debugging_mvcc_watcher_total"] == 3 * 8 * size as u64
+        counted(&server)["etcd_debugging_mvcc_watcher_total"] == 2 * 8 * size as u64
     })
     .await;
     held.release().await.expect("released");
