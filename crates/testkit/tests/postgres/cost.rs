@@ -94,6 +94,7 @@ async fn a_release_is_prepared_while_the_lock_is_held(server: Running) {
     assert_eq!(user.number("SELECT count(*) FROM lockkeeper.lk_session").await, 1);
     let connections = "SELECT count(DISTINCT pid) FROM pg_stat_activity \
                        WHERE application_name = 'lockkeeper'";
+    eventually("there is one for renewals too", async || user.number(connections).await == 2).await;
     let before = user.number(connections).await;
     for _ in 0..10 {
         let again = keeper.lock("a").await.expect("free");
