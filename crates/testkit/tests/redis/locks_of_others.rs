@@ -36,8 +36,9 @@ async fn a_key_that_holds_something_else_is_named_and_left_alone(server: Running
         assert!(what.contains(key) && what.contains("a string"), "{what}");
         assert!(what.contains("prefix="), "{what}");
         witness.command(&["RENAME", key, "kept"]).await;
-        eventually("all is well again", async || {
-            keeper.lock("a").try_now().await.is_ok_and(|guard| guard.is_some())
+        eventually("all is well again", async || match keeper.lock("a").try_now().await {
+            Ok(Some(guard)) => guard.release().await.is_ok(),
+            _ => false,
         })
         .await;
     }

@@ -191,7 +191,7 @@ async fn a_user_without_a_right_within_a_script_is_denied(g: Guarded) -> Result<
 
 async fn keys_of_others_are_out_of_reach(g: Guarded) -> Result<()> {
     let e = refusal(&format!("{}&prefix=other", g.url())).await?;
-    ensure!(e.kind == ErrorKind::Denied && e.what.contains("keys"), "{e}");
+    ensure!(e.kind == ErrorKind::Denied && e.what.contains("key"), "{e}");
     Ok(())
 }
 

@@ -5,6 +5,8 @@ use crate::error::{ErrorKind, StoreError};
 use redis::RedisError;
 use std::{error::Error as StdError, io, sync::Arc};
 
+/// How Redis 8 begins when a script may not run a command.
+const ACL_FAILURE: &str = "ACL failure in script: ";
 const RIGHTS: &str = "; docs/redis.md lists the rights that locks need";
 const FOREIGN: &str =
     "; a key that locks use holds something else: choose another prefix=, or remove it";
@@ -63,6 +65,7 @@ fn words(e: &RedisError) -> String {
         (None, said) => format!("{}: {said}", e.category()),
         // From this mark on it names the script by its hash, or repeats what we have sent.
         (Some(code), said) => {
+            let said = said.strip_prefix(ACL_FAILURE).unwrap_or(said);
             let end = [" script: ", ", with args"].iter().filter_map(|mark| said.find(mark)).min();
             format!("the server says {code}: {}", &said[..end.unwrap_or(said.len())])
         }
@@ -102,8 +105,11 @@ fn kind(e: &RedisError) -> (ErrorKind, &'static str) {
     }
     match e.code().unwrap_or_default() {
         "NOPERM" => (ErrorKind::Denied, RIGHTS),
-        // Inside a script older servers say it in other words.
-        "ERR" if detail(e).contains("The user executing the script can't") => {
+        // Inside a script, servers before 7.0 and from 8.0 on say it in other words.
+        "ERR"
+            if detail(e).contains("The user executing the script can't")
+                || detail(e).starts_with(ACL_FAILURE) =>
+        {
             (ErrorKind::Denied, RIGHTS)
         }
         "WRONGTYPE" => (ErrorKind::Misconfigured, FOREIGN),
@@ -153,6 +159,7 @@ mod tests {
         assert!(e.what.contains("'info'") && e.what.contains("docs/redis.md"), "{e}");
         for inside in [
             "NOPERM User u has no permissions to run the 'zadd' command script: 12ab, on @user_script:7.",
+            "ERR ACL failure in script: User u has no permissions to run the 'zadd' command script: 12ab, on @user_script:7.",
             "ERR The user executing the script can't run this command or subcommand script: 12ab, on @user_script:7.",
             "ERR Error running script (call to f_12ab): @user_script:7: The user executing the script can't run this command",
         ] {
