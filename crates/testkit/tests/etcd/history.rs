@@ -19,6 +19,7 @@ testkit::tests! {
     [servers::ETCD] =>
         another_history_behind_the_same_address_is_noticed_within_two_renewals,
         a_key_deleted_by_hand_is_noticed_within_two_renewals,
+        a_waiter_whose_key_is_deleted_by_hand_enters_again,
         with_compact_the_history_stops_growing_and_waiters_are_woken,
         compacting_on_a_slow_server_leaves_one_lease_for_the_interval,
         a_handle_that_is_dropped_while_it_compacts_leaves_no_lease,
@@ -107,9 +108,7 @@ async fn a_key_deleted_by_hand_is_noticed_within_two_renewals(server: Running) {
 }
 
 /// Only a poll can find this: no watch is on a waiter's own key, and the holder stays.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_whose_key_is_deleted_by_hand_enters_again() {
-    let Some(server) = start(servers::ETCD) else { return };
+async fn a_waiter_whose_key_is_deleted_by_hand_enters_again(server: Running) {
     let (holder, waiter) = (keeper(&server).await, keeper(&server).await);
     let guard = holder.lock("a").await.expect("free");
     let waiting = tokio::spawn(waiter.lock("a").into_future());
