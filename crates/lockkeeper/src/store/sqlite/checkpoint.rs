@@ -212,8 +212,11 @@ mod tests {
             let checkpointer = Checkpointer::of(&files);
             let database = || std::fs::read(&path).unwrap();
             let before = database();
+            // The thread writes it when the checkpoint is over, not only begun.
+            checkpointer.next.store(0, Ordering::Relaxed);
             checkpointer.committed(PAGES);
-            until(|| database() != before && checkpointer.work.lock().is_some());
+            until(|| checkpointer.next.load(Ordering::Relaxed) == PAGES);
+            assert!(database() != before, "the first checkpoint carried nothing over");
             write(&c, 100);
 
             let mut kept = Vec::new();
