@@ -1,18 +1,23 @@
 -- The operations on one line. Each is one transaction.
 --
--- Nobody waits for a row while it holds another: a line's row is waited for first, and whoever wants
--- more than one line, or the row of a session that is found dead, skips what is locked. A renewal
--- takes its session's key and row alone.
+-- No transaction waits for a row while it holds another: it waits for a line's row first, and a transaction that
+-- needs several lines, or the row of a session that it found dead, skips what is locked. A renewal takes only its
+-- session's advisory lock and row.
 --
--- Beside the rows there are three advisory locks that end with their transaction. A renewal has that of
--- its session alone: who takes the session for dead must share it, and else it lives. A user's transaction
--- that has checked a fence shares the one of its ticket: who wants to end that ticket must have it
--- alone, and is told "busy" (55P03) until then. A user's transaction that holds a name as its own
--- lock (lk_lock) has the one of the name alone: who grants must share it, and else grants nothing.
+-- Three kinds of advisory locks end with their transaction:
+--   session  a renewal holds it exclusively. A transaction may end the session as dead only if it can share it.
+--   ticket   a user's transaction that has checked a fence shares it. A transaction that would end the ticket needs
+--            it exclusively, and is told "busy" (55P03) until then.
+--   name     a user's transaction that holds the name as its own lock (lk_lock) holds it exclusively. A transaction
+--            that grants must share it, and otherwise grants nothing.
 --
--- No wait for a row is longer than 200 ms, and 20 ms for those who would not queue or have waited for that
--- row just before. Our own connections have that as their setting; on others, as behind a pooler,
--- lk_bound sets it for the transaction. (A SET in the function itself costs more.)
+-- No wait for a row is longer than 200 ms, or 20 ms for a request that does not queue or has waited for that row
+-- just before. Our own connections have 200 ms as their setting; on others, as behind a pooler, lk_bound sets it for
+-- the transaction. (A SET in the function itself costs more.)
+--
+-- A function that answers one row is in PL/pgSQL, also if it is a single query: a connection keeps its plan. The
+-- server plans the query of an SQL function that it cannot inline at every call, which takes 100 to 800
+-- microseconds here.
 --
 -- Refusals are errors, so that they write nothing (first.sql, and enter.sql before it asks, may leave the ticket of a
 -- session that is not there, which is dead to all):
@@ -41,8 +46,8 @@ BEGIN
   PERFORM set_config('lock_timeout', '200ms', true);
 END $$;
 
--- Who would not queue does not wait for the row either, but for a moment: behind it wait all others who
--- send by the same connection.
+-- A request that does not queue waits for the row only for a moment: all later requests on its connection wait
+-- behind it.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_hurry() RETURNS boolean
 LANGUAGE sql AS $$ SELECT set_config('lock_timeout', '20ms', true) IS NOT NULL $$;
 
@@ -50,8 +55,8 @@ LANGUAGE sql AS $$ SELECT set_config('lock_timeout', '20ms', true) IS NOT NULL $
 -- was faster makes the ticket live, one that is slower finds its session over. While a renewal is about
 -- to commit, the session is not dead for now.
 --
--- The key keeps renewals out, and the row is ended by whoever gets it: perhaps a user's transaction that
--- stays open for long, and takes a dead session's lock. What else that session had is free all the same.
+-- The advisory lock keeps renewals out. The session's row is skipped if another transaction has it, perhaps a user's
+-- that stays open for long and takes a dead session's lock: the session's other tickets are free all the same.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_bury(
   p_session bytea, p_hold_until timestamptz, p_granted boolean, p_now timestamptz
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -87,8 +92,8 @@ END $$;
 -- the transaction ends, and a server has room for few. Then it says that the line can move at once, and
 -- the next call goes on.
 --
--- o_room is what a newcomer could have, 0 if somebody waits; o_moves_at is when the line can move
--- without anybody writing; o_news is who has been granted: channel, ticket, fence, three by three.
+-- o_room is what a newcomer could have, 0 if a ticket waits; o_moves_at is when the line can move because an expiry
+-- has passed; o_news lists the new grants: channel, ticket, fence, three by three.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_settle(
   p_name text, p_now timestamptz,
   OUT o_room integer, OUT o_waits boolean, OUT o_moves_at timestamptz, OUT o_news text[]
@@ -170,21 +175,22 @@ BEGIN
   END IF;
 END $$;
 
--- Who holds the line, for those who wait.
+-- The holder that a waiting client is shown.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_holder(
   p_name text, p_now timestamptz,
   OUT o_host text, OUT o_pid bigint, OUT o_program text, OUT o_note bytea, OUT o_held bigint
-) LANGUAGE sql STABLE AS $$
+) LANGUAGE plpgsql STABLE AS $$
+BEGIN
   SELECT host, pid, program, note, lockkeeper.lk_micros(p_now) - lockkeeper.lk_micros(granted)
+    INTO o_host, o_pid, o_program, o_note, o_held
     FROM lockkeeper.lk_standing
-   WHERE name = p_name AND fence IS NOT NULL AND host IS NOT NULL ORDER BY seq LIMIT 1
-$$;
+   WHERE name = p_name AND fence IS NOT NULL AND host IS NOT NULL ORDER BY seq LIMIT 1;
+END $$;
 
 -- Enters a line. Uncontended it is one update in place; first.sql does the same with less.
 --
--- o_what is granted, queued or busy. o_news is NULL if nobody was there and the ticket stands in the line's
--- own row. p_until is the moment, in microseconds of the server's clock,
--- after which the request must have no effect.
+-- o_what is granted, queued or busy. o_news is NULL if the line was empty and the ticket stands in the line's own
+-- row. p_until is the moment, in microseconds of the server's clock, after which the request must have no effect.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_enter(
   p_name text, p_ticket bytea, p_session bytea, p_weight integer, p_capacity integer,
   p_queue boolean, p_note bytea, p_until bigint, p_most integer,
@@ -326,7 +332,7 @@ BEGIN
 END $$;
 
 -- Releases or withdraws a ticket and hands the line on: released, withdrawn or gone. o_freed says that
--- nobody waits. p_keep keeps the lock closed for so many microseconds; p_stray notes the ticket as
+-- no ticket waits. p_keep keeps the lock closed for so many microseconds; p_stray notes the ticket as
 -- closed for so many.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_leave(
   p_name text, p_ticket bytea, p_session bytea, p_keep bigint, p_stray bigint,
@@ -396,7 +402,7 @@ BEGIN
   o_news := f.o_news;
 END $$;
 
--- Ends somebody else's ticket. o_channel is where its session listens.
+-- Ends a ticket that may be of another session. o_channel is where its session listens.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_evict(
   p_name text, p_ticket bytea,
   OUT o_found boolean, OUT o_freed boolean, OUT o_channel text, OUT o_news text[]
@@ -519,11 +525,13 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_held(
   p_name text, p_ticket bytea, p_session bytea,
   OUT o_seq bigint, OUT o_fence bigint, OUT o_exclusive boolean, OUT o_note_edit bigint,
   OUT o_cell_edit bigint
-) LANGUAGE sql AS $$
-  SELECT seq, fence, weight = capacity, note_edit, cell_edit FROM lockkeeper.lk_standing
+) LANGUAGE plpgsql AS $$
+BEGIN
+  SELECT seq, fence, weight = capacity, note_edit, cell_edit
+    INTO o_seq, o_fence, o_exclusive, o_note_edit, o_cell_edit FROM lockkeeper.lk_standing
    WHERE name = p_name AND id = p_ticket AND session = p_session AND fence IS NOT NULL
-     AND dead_at > clock_timestamp() AND expires > '-infinity' LIMIT 1
-$$;
+     AND dead_at > clock_timestamp() AND expires > '-infinity' LIMIT 1;
+END $$;
 
 -- Changes the note of a held ticket; says whether it is held.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_annotate(
@@ -581,12 +589,13 @@ END $$;
 -- Is this grant held now?
 CREATE OR REPLACE FUNCTION lockkeeper.lk_check(
   p_name text, p_ticket bytea, p_fence bigint, p_weight integer, p_capacity integer
-) RETURNS boolean LANGUAGE sql AS $$
-  SELECT EXISTS (SELECT FROM lockkeeper.lk_standing
+) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM lockkeeper.lk_standing
    WHERE name = p_name AND id = p_ticket AND session IS NOT NULL AND fence = p_fence
      AND weight = p_weight AND capacity = p_capacity AND dead_at > clock_timestamp()
-     AND expires > '-infinity')
-$$;
+     AND expires > '-infinity');
+END $$;
 
 -- Lines with their living tickets, in order: up to so many whose names lie between two and come after
 -- a third. OFFSET 0 keeps the planner from joining all lines with all tickets: each line's tickets are looked up by its
@@ -595,7 +604,9 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_look(p_from text, p_to text, p_after te
 RETURNS TABLE(
   o_name text, o_id bytea, o_weight integer, o_capacity integer, o_fence bigint, o_note bytea,
   o_entered bigint, o_granted bigint, o_ends bigint, o_host text, o_pid bigint, o_program text
-) LANGUAGE sql AS $$
+) LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN QUERY
   WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS at),
   names AS (
     SELECT l.name FROM lockkeeper.lk_line l, moment
@@ -612,5 +623,5 @@ RETURNS TABLE(
          s.host, s.pid, s.program
     FROM names n, moment m,
          LATERAL (SELECT * FROM lockkeeper.lk_standing t WHERE t.name = n.name OFFSET 0) s
-   WHERE s.dead_at > m.at ORDER BY s.name, s.seq
-$$;
+   WHERE s.dead_at > m.at ORDER BY s.name, s.seq;
+END $$;

@@ -1,7 +1,7 @@
 -- The tables. All time is the server's clock.
 --
 -- A line's first ticket, if it was granted when it came to an empty line, stands in the line's own
--- row; all others stand in lk_ticket, behind it. So a lock that nobody else wants is one row, updated
+-- row; all others stand in lk_ticket, behind it. So a lock that no other ticket wants is one row, updated
 -- in place twice, as cheap as a lock table can be.
 
 CREATE SCHEMA IF NOT EXISTS lockkeeper;
@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_meta(
 
 -- A session lives until expires, and its granted tickets stand until dead_at, which is the lock-delay
 -- later. expires = -infinity says that it was ended: it is never renewed again. The row stays a while
--- longer, so that a request under way cannot leave a ticket that nobody clears away.
+-- longer, so that a request under way cannot leave a ticket that no sweep finds.
 CREATE TABLE IF NOT EXISTS lockkeeper.lk_session(
   id         bytea PRIMARY KEY,
   ttl        interval    NOT NULL,
@@ -56,7 +56,7 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_line(
   lowest     bigint  NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 -- Layouts 1 to 3 had fewer columns, and layout 1 functions that answered with less, which replacing cannot
--- change. Only then: new columns keep everybody out for a moment, and who calls a function that is dropped
+-- change. Only then: a new column locks the table for a moment, and a call of a function that is being dropped
 -- meets an error.
 DO $$
 DECLARE
@@ -116,7 +116,7 @@ CREATE TABLE IF NOT EXISTS lockkeeper.lk_closed(
   PRIMARY KEY (ticket, session)
 );
 
--- Tickets that somebody else has ended. A session's version is their number.
+-- Tickets that were evicted. A session's version is their number.
 CREATE TABLE IF NOT EXISTS lockkeeper.lk_evicted(
   session bytea NOT NULL,
   ticket  bytea NOT NULL

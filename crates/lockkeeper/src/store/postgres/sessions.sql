@@ -1,4 +1,4 @@
--- Sessions: opened, renewed, closed, and cleared away when nobody comes back for them.
+-- Sessions: opened, renewed, closed, and cleared away when their owners are gone.
 
 -- Opens a session, or answers with the terms of the one that is open. Times are microseconds. o_store is
 -- whose data this is now.
@@ -101,11 +101,12 @@ END $$;
 
 -- Ends a session at once. Its tickets are dead from now on; lk_clear takes them away.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_close(p_session bytea) RETURNS void
-LANGUAGE sql AS $$
+LANGUAGE plpgsql AS $$
+BEGIN
   UPDATE lockkeeper.lk_session
      SET expires = '-infinity', dead_at = least(dead_at, clock_timestamp())
-   WHERE id = p_session
-$$;
+   WHERE id = p_session;
+END $$;
 
 -- Takes tickets of a dead session out of their lines: those given, and up to so many others. Lines
 -- that are locked are left out and named in o_skipped, unless there is but one, which is waited for.
@@ -173,12 +174,12 @@ BEGIN
       v_done := v_done + 1;
     END IF;
   END LOOP;
-  -- Those who cannot go now, because a checked fence keeps them, must not be asked for ever.
+  -- Tickets that a checked fence keeps must not be tried for ever.
   o_more := v_seen >= p_most AND v_done > 0 AND NOT v_alone;
 END $$;
 
 -- Clears a few leftovers away: notes of closed tickets, sessions that have been dead for a minute, and lines
--- that have been idle for p_idle microseconds, looked for where the last one who did so stopped. It takes at most
+-- that have been idle for p_idle microseconds, looked for from where the last sweep stopped. It takes at most
 -- 64 advisory locks, for which every server has room; if that does not suffice it can be called again at once,
 -- and else after a second, however many ask: until then o_news is NULL. o_sessions are dead sessions that have
 -- left tickets in lines: lk_clear is for them.
@@ -233,7 +234,7 @@ BEGIN
   SELECT max(name), count(*) = p_most INTO v_next, v_more FROM (
     SELECT name FROM lockkeeper.lk_line WHERE name > v_after ORDER BY name LIMIT p_most) page;
   -- Holds that have outlived their sessions, and the dead at the head of idle lines. A ticket whose fence
-  -- somebody has checked stays, and so does its line.
+  -- a transaction has checked stays, and so does its line.
   FOR r IN
     SELECT DISTINCT t.name, 0 AS part FROM (
       SELECT name FROM lockkeeper.lk_ticket
@@ -270,8 +271,8 @@ BEGIN
 END $$;
 
 -- Does what a release and a hand-over need for the first time in a connection: reading, parsing and planning the
--- functions behind them takes some milliseconds, which nobody is to wait for. It happens in a line and a session
--- that nobody can name and everybody else never sees, for all of it is undone.
+-- functions behind them takes some milliseconds, which no request should wait for. It happens in a line and a session
+-- whose names no request can have, and no other transaction ever sees them, because all of it is undone.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_warm() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   v_name text := E'\x01' || pg_backend_pid();

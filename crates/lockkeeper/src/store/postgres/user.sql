@@ -6,15 +6,16 @@
 --   LK002  not in this isolation level: what the transaction sees may be older than the lock
 --   LK003  the lock is not held any more
 
--- Does anybody hold this name or wait for it?
+-- Does a live ticket stand in the name's line?
 CREATE OR REPLACE FUNCTION lockkeeper.lk_is_taken(p_name text) RETURNS boolean
-LANGUAGE sql AS $$
-  SELECT EXISTS (SELECT FROM lockkeeper.lk_standing
-                  WHERE name = p_name AND dead_at > clock_timestamp())
-$$;
+LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM lockkeeper.lk_standing
+                  WHERE name = p_name AND dead_at > clock_timestamp());
+END $$;
 
--- The same for who has the name's key, and ends the sessions of the dead in it, so that they stay dead.
--- Who is dead and has checked its fence in a transaction that is open still holds the name.
+-- Is the name free for a transaction that has its advisory lock? Ends the dead sessions in the line, so that they stay
+-- dead. A dead ticket whose fence an open transaction has checked still holds the name.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_is_free(p_name text) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -30,7 +31,7 @@ BEGIN
 END $$;
 
 -- Takes the lock for as long as the transaction lives, or answers NULL if it did not come free within
--- p_wait_ms. Who asks for it meanwhile waits in line; nobody who waits is overtaken.
+-- p_wait_ms. Tickets that come meanwhile wait in line; a ticket that waits already is not overtaken.
 --
 -- The number it answers with is greater than that of every grant before. It is not written down: it is
 -- less than that of the next as long as the server's clock is not set back.
@@ -47,7 +48,7 @@ BEGIN
   LOOP
     -- A lock that was taken in vain goes back with this block.
     BEGIN
-      -- Looked at first, because who grants is held up by the mere attempt.
+      -- Looked at first, because the mere attempt holds up transactions that grant.
       IF NOT lockkeeper.lk_is_taken(p_name)
          AND pg_try_advisory_xact_lock(lockkeeper.lk_name_key(p_name))
          AND lockkeeper.lk_is_free(p_name) THEN
@@ -77,9 +78,9 @@ BEGIN
   RETURN v_fence;
 END $$;
 
--- Is this grant still held? Then it is until the transaction ends: who wants to end the ticket, its own
--- holder included, waits for that. So what the transaction writes and the ownership are one step.
--- Nothing else is held up: not the session's renewal, not those who come to stand in line.
+-- Is this grant still held? Then it stays held until the transaction ends: a request that would end the ticket, also its
+-- own holder's, waits for that. So what the transaction writes and the ownership are one step.
+-- Nothing else is held up: not the session's renewal, not tickets that enter the line.
 --
 -- In READ COMMITTED only: a stricter transaction does not see what has become of the session since it
 -- began.
@@ -124,7 +125,7 @@ END $$;
 -- Lock fields on the rows of a table of the user's own:
 --   lock_owner text, lock_fence bigint NOT NULL DEFAULT 0, lock_expires timestamptz
 -- A row is named by its table, the column of its key and the key. Each call is one statement on that
--- row alone. The answer is the fence, or 0 if somebody else has the row or there is none.
+-- row alone. The answer is the fence, or 0 if another owner has the row or there is none.
 
 CREATE OR REPLACE FUNCTION lockkeeper.lk_row_do(
   p_set text, p_where text, p_table regclass, p_column name, p_key text,
@@ -144,7 +145,7 @@ BEGIN
 END $$;
 
 -- Takes the row for p_ttl_ms. The same owner again keeps its fence and gets the time anew. Without an
--- owner nobody gets it.
+-- owner it is not taken.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_row_lock(
   p_table regclass, p_column name, p_key text, p_owner text, p_ttl_ms bigint
 ) RETURNS bigint LANGUAGE sql AS $$
