@@ -1,6 +1,6 @@
 //! How words and numbers reach people and programs.
 //!
-//! Whatever comes from a store was written by somebody else: it is made [`printable`] before a
+//! What comes from a store was written by other programs: it is made [`printable`] before a
 //! terminal sees it.
 
 use crate::{exit_code, stderr};

@@ -26,7 +26,7 @@ fn parse(stat: &str) -> Option<Stat> {
     Some(Stat { parent: number()?, group: number()?, dead })
 }
 
-/// Does anybody live in this group? Where nobody can tell, yes.
+/// Does a process live in this group? Where /proc cannot tell, yes.
 pub(crate) fn is_alive(group: Pid) -> bool {
     let Ok(entries) = fs::read_dir("/proc") else { return true };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());

@@ -1,8 +1,8 @@
 //! Stopping with the job (Ctrl-Z), and never without the command.
 //!
-//! If we stopped at once when asked to, the command would run on with nobody to watch the lock. So
+//! If we stopped at once when asked to, the command would run on while no process watches the lock. So
 //! SIGTSTP is blocked: it stays pending while the command is stopped first, and is let through
-//! then. The kernel forgets a pending SIGTSTP when SIGCONT comes, so whoever continues the job in
+//! then. The kernel forgets a pending SIGTSTP when SIGCONT comes, so the user who continues the job in
 //! between finds it running, and never a process that stops too late for it.
 
 use crate::terminal;
@@ -36,14 +36,14 @@ impl Suspend {
         Ok(Self { pending: pipe::Receiver::from_owned_fd_unchecked(pending)?, asked: false })
     }
 
-    /// Waits until somebody wants us to stop. The signal is not read, and so stays pending.
+    /// Waits until a user or a program wants us to stop. The signal is not read, and so stays pending.
     ///
     /// # Cancel safety
     /// No wish is lost when the future is dropped.
     pub(crate) async fn asked(&mut self) {
         loop {
             if self.pending.readable().await.is_err() {
-                // Without the runtime there is nobody left to ask.
+                // Without the runtime there is no task left to ask.
                 std::future::pending().await
             }
             // The next signal is news again.

@@ -79,7 +79,7 @@ mod tests {
             until([never.1, soon.1].map(Box::pin).into(), one, std::future::pending()).await;
         assert!(some[0].is_none() && some[1] == Some(Ok(2)));
         never.0.send(1).unwrap();
-        assert_eq!(all(rest).await, [Ok(1)], "and goes on if somebody wants it to");
+        assert_eq!(all(rest).await, [Ok(1)], "and goes on if a caller wants it to");
     }
 
     #[tokio::test]

@@ -133,7 +133,7 @@ fn judge_settings(findings: &mut Findings, facts: &Facts) {
         facts.is_on("wsrep_on"),
         "the server is a node of a Galera cluster",
         "a row that is locked on one node is not on another: locks stay right, because conflicting \
-         commits fail, but lk_lock and lk_fence_check hold nobody on another node",
+         commits fail, but lk_lock and lk_fence_check hold no client on another node",
         "let all that use locks connect to the same node",
     );
 }

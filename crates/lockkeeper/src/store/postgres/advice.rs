@@ -128,7 +128,7 @@ fn judge_pooler(findings: &mut Findings, facts: &Facts, pooled: bool) {
         pooled,
         "the server sees us come from another port than we do: a pooler or an address translation \
          stands in between",
-        "nothing is prepared and nobody listens, so a waiter polls and gets its turn later",
+        "nothing is prepared and no connection listens, so a waiter polls and gets its turn later",
         "connect to the server itself, or say pooler=false if no pooler lends connections out for a \
          transaction",
     );

@@ -363,7 +363,7 @@ mod tests {
     async fn what_cannot_be_connected_to_was_never_sent() {
         let (listener, wire) = listen().await;
         drop(listener);
-        let e = ask(&wire).await.unwrap().err().expect("nobody listens");
+        let e = ask(&wire).await.unwrap().err().expect("no server listens");
         assert!(e.is::<Unsent>(), "{e}");
     }
 }
