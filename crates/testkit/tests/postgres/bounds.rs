@@ -80,7 +80,7 @@ async fn a_line_of_many_dead_fits_there_too(server: Running) {
     let user = User::of(&server).await;
     user.run(DEAD).await;
     user.run(READERS).await;
-    let settle = "SELECT lockkeeper.lk_settle('readers', clock_timestamp())";
+    let settle = "SELECT lockkeeper.lk_settle('readers', clock_timestamp(), 0)";
     let clear =
         "SELECT lockkeeper.lk_clear(decode(lpad('1', 32, '0'), 'hex'), '{readers,n1,n2,n3}', 20)";
     for (sql, most) in [(settle, 250), (clear, 64)] {

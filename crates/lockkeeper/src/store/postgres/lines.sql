@@ -92,10 +92,12 @@ END $$;
 -- the transaction ends, and a server has room for few. Then it says that the line can move at once, and
 -- the next call goes on.
 --
+-- p_gone is how many tickets the caller has just deleted from lk_ticket: the line's row is updated once for all.
+--
 -- o_room is what a newcomer could have, 0 if a ticket waits; o_moves_at is when the line can move because an expiry
 -- has passed; o_news lists the new grants: channel, ticket, fence, three by three.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_settle(
-  p_name text, p_now timestamptz,
+  p_name text, p_now timestamptz, p_gone integer,
   OUT o_room integer, OUT o_waits boolean, OUT o_moves_at timestamptz, OUT o_news text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -104,7 +106,7 @@ DECLARE
   v_ends timestamptz;
   v_last bigint;
   v_low bigint;
-  v_gone integer := 0;
+  v_gone integer := p_gone;
   v_most integer := coalesce(nullif(current_setting('lk.most', true), ''), '100')::integer;
   v_head boolean;
 BEGIN
@@ -129,7 +131,7 @@ BEGIN
     o_room := 0;
     o_waits := true;
     o_moves_at := p_now + interval '25 ms';
-  ELSIF l.others > 0 THEN
+  ELSIF l.others > p_gone THEN
     FOR r IN
       SELECT t.seq, t.id, t.session, t.weight, t.fence, t.hold_until, s.expires, s.dead_at, s.channel
         FROM lockkeeper.lk_ticket t LEFT JOIN lockkeeper.lk_session s ON s.id = t.session
@@ -249,7 +251,7 @@ BEGIN
      WHERE name = p_name;
     o_fence := NULL;
   END IF;
-  SELECT * INTO f FROM lockkeeper.lk_settle(p_name, v_now);
+  SELECT * INTO f FROM lockkeeper.lk_settle(p_name, v_now, 0);
   o_news := f.o_news;
   SELECT seq, fence INTO v_own FROM lockkeeper.lk_standing
    WHERE name = p_name AND id = p_ticket AND session = p_session LIMIT 1;
@@ -303,15 +305,21 @@ BEGIN
   RETURN FOUND;
 END $$;
 
--- Takes one ticket out of its line, whose row the caller has locked; refused while a transaction that
--- has checked its fence is open.
-CREATE OR REPLACE FUNCTION lockkeeper.lk_remove(p_name text, p_seq bigint, p_ticket bytea)
-RETURNS void LANGUAGE plpgsql AS $$
+-- Refuses to end a ticket while a transaction that has checked its fence is open.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_take_ticket(p_ticket bytea) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT pg_try_advisory_xact_lock(lockkeeper.lk_ticket_key(p_ticket)) THEN
     RAISE EXCEPTION 'a transaction that has checked this ticket''s fence is still open'
       USING ERRCODE = 'lock_not_available';
-  ELSIF p_seq = 0 THEN
+  END IF;
+END $$;
+
+-- Takes one ticket out of its line, whose row the caller has locked.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_remove(p_name text, p_seq bigint, p_ticket bytea)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM lockkeeper.lk_take_ticket(p_ticket);
+  IF p_seq = 0 THEN
     UPDATE lockkeeper.lk_line
        SET id = NULL, session = NULL, hold_until = NULL, last = greatest(last, fence)
      WHERE name = p_name;
@@ -321,6 +329,23 @@ BEGIN
   END IF;
 END $$;
 
+-- Notes a ticket as closed for so many microseconds, so that an enter of it that comes late is refused. With the
+-- line's row an enter of this ticket that has made it and is about to commit is waited for, and an enter that waits
+-- for the row is told to look into lk_closed.
+CREATE OR REPLACE FUNCTION lockkeeper.lk_close_ticket(
+  p_name text, p_ticket bytea, p_session bytea, p_for bigint
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_until timestamptz := clock_timestamp() + p_for * interval '1 microsecond';
+BEGIN
+  INSERT INTO lockkeeper.lk_line AS l (name, last, capacity, weight, note, closing)
+  VALUES (p_name, lockkeeper.lk_micros(clock_timestamp()), 1, 1, '', v_until)
+  ON CONFLICT (name) DO UPDATE SET closing = greatest(l.closing, excluded.closing);
+  INSERT INTO lockkeeper.lk_closed AS c
+  VALUES (p_ticket, p_session, v_until)
+  ON CONFLICT (ticket, session) DO UPDATE SET until = excluded.until;
+END $$;
+
 -- Hands a line on, whose first ticket the caller has just taken out; answers as lk_leave does.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_pass_on(
   p_name text, OUT o_what text, OUT o_freed boolean, OUT o_news text[]
@@ -328,78 +353,66 @@ CREATE OR REPLACE FUNCTION lockkeeper.lk_pass_on(
 BEGIN
   o_what := 'released';
   SELECT NOT f.o_waits, f.o_news INTO o_freed, o_news
-    FROM lockkeeper.lk_settle(p_name, clock_timestamp()) f;
+    FROM lockkeeper.lk_settle(p_name, clock_timestamp(), 0) f;
 END $$;
 
 -- Releases or withdraws a ticket and hands the line on: released, withdrawn or gone. o_freed says that
 -- no ticket waits. p_keep keeps the lock closed for so many microseconds; p_stray notes the ticket as
--- closed for so many.
+-- closed for so many. Most tickets that come here stand in lk_ticket (leave_first.sql releases the others), so the
+-- statements for these are as few as they can be: the one who waits next waits for them.
 CREATE OR REPLACE FUNCTION lockkeeper.lk_leave(
   p_name text, p_ticket bytea, p_session bytea, p_keep bigint, p_stray bigint,
   OUT o_what text, OUT o_freed boolean, OUT o_news text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
-  v_until timestamptz;
-  v_others integer;
+  v_line record;
   v_own record;
-  f record;
 BEGIN
   IF current_setting('lock_timeout') = '0' THEN PERFORM lockkeeper.lk_bound(); END IF;
   IF p_stray > 0 THEN
-    -- With the row an enter of this ticket that has made it and is about to commit is waited for, and
-    -- one that waits for the row is told to look into lk_closed.
-    v_until := clock_timestamp() + p_stray * interval '1 microsecond';
-    INSERT INTO lockkeeper.lk_line AS l (name, last, capacity, weight, note, closing)
-    VALUES (p_name, lockkeeper.lk_micros(clock_timestamp()), 1, 1, '', v_until)
-    ON CONFLICT (name) DO UPDATE SET closing = greatest(l.closing, excluded.closing);
-    INSERT INTO lockkeeper.lk_closed AS c
-    VALUES (p_ticket, p_session, v_until)
-    ON CONFLICT (ticket, session) DO UPDATE SET until = excluded.until;
-  END IF;
-  IF p_keep = 0 THEN
-    UPDATE lockkeeper.lk_line
-       SET id = NULL, session = NULL, hold_until = NULL, last = greatest(last, fence)
-     WHERE name = p_name AND id = p_ticket AND session = p_session RETURNING others INTO v_others;
-    IF FOUND THEN
-      IF NOT pg_try_advisory_xact_lock(lockkeeper.lk_ticket_key(p_ticket)) THEN
-        RAISE EXCEPTION 'a transaction that has checked this ticket''s fence is still open'
-          USING ERRCODE = 'lock_not_available';
-      END IF;
-      o_what := 'released';
-      o_freed := true;
-      IF v_others > 0 THEN
-        SELECT p.o_freed, p.o_news INTO o_freed, o_news FROM lockkeeper.lk_pass_on(p_name) p;
-      END IF;
-      RETURN;
-    END IF;
+    PERFORM lockkeeper.lk_close_ticket(p_name, p_ticket, p_session, p_stray);
   END IF;
   o_what := 'gone';
   o_freed := false;
-  IF NOT lockkeeper.lk_hold_line(p_name) THEN
+  SELECT id = p_ticket AND session = p_session AS is_first, others, lowest INTO v_line
+    FROM lockkeeper.lk_line WHERE name = p_name FOR UPDATE;
+  IF NOT FOUND THEN
+    RETURN;
+  ELSIF v_line.is_first THEN
+    o_what := 'released';
+    IF p_keep > 0 THEN
+      UPDATE lockkeeper.lk_line
+         SET session = NULL, hold_until = clock_timestamp() + p_keep * interval '1 microsecond'
+       WHERE name = p_name;
+      RETURN;
+    END IF;
+    PERFORM lockkeeper.lk_remove(p_name, 0, p_ticket);
+    o_freed := true;
+    IF v_line.others > 0 THEN
+      SELECT NOT f.o_waits, f.o_news INTO o_freed, o_news
+        FROM lockkeeper.lk_settle(p_name, clock_timestamp(), 0) f;
+    END IF;
     RETURN;
   END IF;
-  SELECT seq, fence INTO v_own FROM lockkeeper.lk_standing
-   WHERE name = p_name AND id = p_ticket AND session = p_session LIMIT 1;
+  -- OFFSET 0 as in lk_standing.
+  SELECT seq, fence INTO v_own
+    FROM (SELECT * FROM lockkeeper.lk_ticket
+           WHERE name = p_name AND seq >= v_line.lowest OFFSET 0) t
+   WHERE id = p_ticket AND session = p_session LIMIT 1;
   IF NOT FOUND THEN
     RETURN;
   END IF;
   o_what := CASE WHEN v_own.fence IS NULL THEN 'withdrawn' ELSE 'released' END;
   IF p_keep > 0 AND v_own.fence IS NOT NULL THEN
-    IF v_own.seq = 0 THEN
-      UPDATE lockkeeper.lk_line
-         SET session = NULL, hold_until = clock_timestamp() + p_keep * interval '1 microsecond'
-       WHERE name = p_name;
-    ELSE
-      UPDATE lockkeeper.lk_ticket
-         SET session = NULL, hold_until = clock_timestamp() + p_keep * interval '1 microsecond'
-       WHERE name = p_name AND seq = v_own.seq;
-    END IF;
+    UPDATE lockkeeper.lk_ticket
+       SET session = NULL, hold_until = clock_timestamp() + p_keep * interval '1 microsecond'
+     WHERE name = p_name AND seq = v_own.seq;
     RETURN;
   END IF;
-  PERFORM lockkeeper.lk_remove(p_name, v_own.seq, p_ticket);
-  SELECT * INTO f FROM lockkeeper.lk_settle(p_name, clock_timestamp());
-  o_freed := NOT f.o_waits;
-  o_news := f.o_news;
+  PERFORM lockkeeper.lk_take_ticket(p_ticket);
+  DELETE FROM lockkeeper.lk_ticket WHERE name = p_name AND seq = v_own.seq;
+  SELECT NOT f.o_waits, f.o_news INTO o_freed, o_news
+    FROM lockkeeper.lk_settle(p_name, clock_timestamp(), 1) f;
 END $$;
 
 -- Ends a ticket that may be of another session. o_channel is where its session listens.
@@ -429,7 +442,7 @@ BEGIN
       SELECT channel INTO o_channel FROM lockkeeper.lk_session WHERE id = v_own.session;
     END IF;
   END IF;
-  SELECT * INTO f FROM lockkeeper.lk_settle(p_name, v_now);
+  SELECT * INTO f FROM lockkeeper.lk_settle(p_name, v_now, 0);
   o_freed := NOT f.o_waits;
   o_news := f.o_news;
 END $$;
@@ -503,7 +516,7 @@ BEGIN
     RETURN;
   END IF;
   v_now := clock_timestamp();
-  SELECT * INTO f FROM lockkeeper.lk_settle(p_name, v_now);
+  SELECT * INTO f FROM lockkeeper.lk_settle(p_name, v_now, 0);
   o_news := f.o_news;
   SELECT seq, fence INTO v_own FROM lockkeeper.lk_standing
    WHERE name = p_name AND id = p_ticket AND session = p_session LIMIT 1;

@@ -162,7 +162,7 @@ BEGIN
     UPDATE lockkeeper.lk_line SET others = others - (SELECT count(*) FROM gone)
      WHERE name = v_name AND (SELECT count(*) FROM gone) > 0;
     SELECT others INTO v_others FROM lockkeeper.lk_line WHERE name = v_name;
-    SELECT * INTO f FROM lockkeeper.lk_settle(v_name, clock_timestamp());
+    SELECT * INTO f FROM lockkeeper.lk_settle(v_name, clock_timestamp(), 0);
     SELECT v_locks + 2 + 2 * (v_others - others) INTO v_locks
       FROM lockkeeper.lk_line WHERE name = v_name;
     o_news := o_news || f.o_news;
@@ -252,7 +252,7 @@ BEGIN
     END IF;
     SELECT others INTO v_others FROM lockkeeper.lk_line WHERE name = r.name FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
-      SELECT * INTO f FROM lockkeeper.lk_settle(r.name, v_now);
+      SELECT * INTO f FROM lockkeeper.lk_settle(r.name, v_now, 0);
       SELECT v_locks + 3 + 2 * (v_others - others) INTO v_locks
         FROM lockkeeper.lk_line WHERE name = r.name;
       o_news := o_news || f.o_news;
