@@ -1,14 +1,8 @@
 //! The stores of the library. Their servers are started when the first case asks for them, ended with the program.
 
-use crate::{
-    case::Case,
-    etcd,
-    live::Server,
-    redlock,
-    subject::{Dataset, Subject},
-    zookeeper,
-};
+use crate::{etcd, live::Server, redlock, zookeeper};
 use lockkeeper::Capabilities;
+use lockkeeper_testkit::{Case, Dataset, Subject};
 use servers::{Recipe, Running};
 use std::{
     io::{Read as _, Write as _},
@@ -20,13 +14,30 @@ use std::{
 /// Every store of the library, with all servers on which it is held to the suite.
 #[must_use]
 pub fn all() -> Vec<Subject> {
-    let mut all = vec![Subject::memory(), Subject::sqlite()];
+    let mut all = vec![Subject::memory(), sqlite()];
     all.extend(redis());
     all.extend(postgres());
     all.extend(mysql());
     all.extend(etcd());
     all.extend(zookeeper());
     all
+}
+
+/// The embedded store, each time in a file of its own.
+#[must_use]
+pub fn sqlite() -> Subject {
+    let can = Capabilities {
+        durable: true,
+        renewal_shows_tickets: true,
+        waiters_end_at_ttl: true,
+        ..Capabilities::LINES
+    };
+    let dataset = || async {
+        let folder = tempfile::tempdir()?;
+        let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+        Ok(Dataset::url(url).keep(folder))
+    };
+    Subject::new("sqlite", can, dataset).leaves_at_once().across_processes()
 }
 
 /// Redis in every topology, and Valkey.

@@ -22,13 +22,13 @@
 //! test is reported as ignored with the reason, or as failed if `LOCKKEEPER_REQUIRE` asks for it. The harness of the
 //! compiler cannot do that: it must know before it starts what to ignore.
 
-use crate::{fault_store::locked, live::Server};
+use crate::live::Server;
 use libtest_mimic::{Arguments, Completion, Failed};
 use servers::{Recipe, Require, Running, Unavailable};
 use std::{
     collections::BTreeMap,
     process::ExitCode,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tokio::runtime::Builder;
 
@@ -90,7 +90,11 @@ impl Fixture for Recipe {
 #[derive(Clone, Copy, Debug)]
 pub struct Shared(pub Recipe);
 
-static SHARED: Mutex<BTreeMap<&str, Arc<Server>>> = Mutex::new(BTreeMap::new());
+fn shared() -> MutexGuard<'static, BTreeMap<&'static str, Arc<Server>>> {
+    static SHARED: Mutex<BTreeMap<&str, Arc<Server>>> = Mutex::new(BTreeMap::new());
+    // A panic elsewhere must not hide behind a poisoned lock.
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Fixture for Shared {
     type Ready = Arc<Server>;
@@ -105,7 +109,7 @@ impl Fixture for Shared {
 
     fn start(&self) -> anyhow::Result<Arc<Server>> {
         let server = || Arc::new(Server::of(self.0));
-        let server = Arc::clone(locked(&SHARED).entry(self.0.name).or_insert_with(server));
+        let server = Arc::clone(shared().entry(self.0.name).or_insert_with(server));
         server.running()?;
         Ok(server)
     }
@@ -262,7 +266,7 @@ pub fn main(modules: impl IntoIterator<Item = Vec<Trial>>) -> ExitCode {
     let trials = modules.into_iter().flatten().collect();
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
     // A static is never dropped.
-    locked(&SHARED).clear();
+    shared().clear();
     conclusion.exit_code()
 }
 

@@ -1,11 +1,11 @@
 //! The checks are checked: stores with a bug planted in them, each of which a case must find.
 
 use lockkeeper::{
-    Capabilities, Line, Name, Store, StoreError, TicketId,
+    Line, Name, Store as _, StoreError, TicketId,
     store::{
-        AnyStore, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope, Manner,
-        Open, PollScope, Renewal, SessionId, StoreId, StoreResult, Terms, TicketDigest,
-        TicketStatus, memory::Memory,
+        AnyStore, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope, Manner, Open,
+        PollScope, Renewal, SessionId, StoreResult, Terms, TicketDigest, TicketStatus,
+        memory::Memory,
     },
 };
 use std::{
@@ -16,7 +16,11 @@ use std::{
     },
     time::Duration,
 };
-use testkit::{Dataset, Subject, run_one};
+use testkit::{
+    Dataset, Subject,
+    layer::{Layer, Layered, Statuses},
+    run_one,
+};
 
 /// What is wrong with the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,17 +122,17 @@ fn without_a_bug_the_same_cases_pass() {
 
 fn subject(bug: Bug) -> Subject {
     Subject::new(format!("{bug:?}"), Subject::memory().can(), move || async move {
-        let store = Arc::new(Bent { bug, ..Bent::default() });
+        let store = AnyStore::new(Layered(Bent { bug, ..Bent::default() }));
         Ok(Dataset::new(move || {
-            let store = Arc::clone(&store);
-            async move { Ok(AnyStore::shared(store)) }
+            let store = store.clone();
+            async move { Ok(store) }
         }))
     })
 }
 
 /// A store in memory with a bug.
 struct Bent {
-    inner: Memory,
+    inner: AnyStore,
     bug: Bug,
     /// Counts up, where a bug needs new numbers.
     number: AtomicU64,
@@ -140,7 +144,14 @@ struct Bent {
 impl Default for Bent {
     fn default() -> Self {
         let (number, secrets, held, first_digest) = Default::default();
-        Self { inner: Memory::new(), bug: Bug::None, number, secrets, held, first_digest }
+        Self {
+            inner: AnyStore::new(Memory::new()),
+            bug: Bug::None,
+            number,
+            secrets,
+            held,
+            first_digest,
+        }
     }
 }
 
@@ -169,17 +180,9 @@ impl Bent {
     }
 }
 
-impl Store for Bent {
-    fn scheme(&self) -> &'static str {
-        self.inner.scheme()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    fn id(&self) -> StoreId {
-        self.inner.id()
+impl Layer for Bent {
+    fn inner(&self) -> &AnyStore {
+        &self.inner
     }
 
     async fn open(&self, mut ask: Open) -> StoreResult<Terms> {
@@ -241,11 +244,7 @@ impl Store for Bent {
         })
     }
 
-    async fn poll(
-        &self,
-        session: SessionId,
-        which: PollScope,
-    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
+    async fn poll(&self, session: SessionId, which: PollScope) -> StoreResult<Statuses> {
         let mut stands = self.inner.poll(session, which).await?;
         for (_, _, stand) in &mut stands {
             if let TicketStatus::Granted { fence } = stand {
@@ -306,18 +305,10 @@ impl Store for Bent {
         Ok(self.has(Bug::ChecksNothing) || self.inner.check(claim).await?)
     }
 
-    async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
-        self.inner.read(name).await
-    }
-
     async fn write(&self, mut edit: Edit) -> StoreResult<Edited> {
         if self.has(Bug::LastEditWins) {
             edit.edit = self.next() + 1_000;
         }
         self.inner.write(edit).await
-    }
-
-    async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
-        self.inner.evict(name, ticket).await
     }
 }

@@ -2,13 +2,10 @@
 
 use crate::support::{HOUR, keeper, turns, until};
 use lockkeeper::{
-    Capabilities, Cell, ErrorKind, Keeper, Line, Name, Store, StoreError, TicketId,
-    store::{
-        AnyStore, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope, Open,
-        PollScope, Renewal, SessionId, StoreId, StoreResult, Terms, TicketStatus, clock::Clock,
-        memory::Memory,
-    },
+    ErrorKind, Keeper, Name, Store, StoreError, TicketId,
+    store::{AnyStore, Hints, SessionId, StoreResult, clock::Clock, memory::Memory},
 };
+use lockkeeper_testkit::layer::{Call, Layer, Layered, Op};
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -71,6 +68,17 @@ impl Door {
     fn refuse(&self) -> StoreResult<()> {
         let trouble = *self.kind.lock().unwrap();
         trouble.map_or(Ok(()), |trouble| Err(StoreError::not_applied(KIND, trouble, "away")))
+    }
+
+    /// Sends a request on, and holds up its answer.
+    async fn hold_up<T, F>(&self, send: impl Fn() -> F) -> StoreResult<T>
+    where
+        F: Future<Output = StoreResult<T>>,
+    {
+        self.knock()?;
+        let answer = send().await;
+        self.pass().await;
+        answer
     }
 
     async fn pass(&self) {
@@ -162,7 +170,7 @@ pub(crate) struct Meddled {
 impl Meddled {
     pub(crate) fn over(below: AnyStore) -> (AnyStore, Arc<Meddling>) {
         let with = Arc::new(Meddling::default());
-        (AnyStore::new(Self { below, with: Arc::clone(&with) }), with)
+        (AnyStore::new(Layered(Self { below, with: Arc::clone(&with) })), with)
     }
 }
 
@@ -222,96 +230,65 @@ impl Hints for Postman {
     }
 }
 
-impl Store for Meddled {
+impl Layer for Meddled {
+    fn inner(&self) -> &AnyStore {
+        &self.below
+    }
+
     fn scheme(&self) -> &'static str {
         KIND
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.below.capabilities()
-    }
-
-    fn id(&self) -> StoreId {
-        self.below.id()
-    }
-
-    async fn open(&self, ask: Open) -> StoreResult<Terms> {
-        self.with.open.knock()?;
-        self.with.open.pass().await;
-        self.with.open.refuse()?;
-        Store::open(&self.below, ask).await
-    }
-
-    async fn renew(&self, session: SessionId) -> StoreResult<Renewal> {
-        self.with.renew.knock()?;
-        let answer = Store::renew(&self.below, session).await;
-        self.with.renew.pass().await;
-        answer
-    }
-
-    async fn close(&self, session: SessionId) -> StoreResult<()> {
-        self.with.close.knock()?;
-        Store::close(&self.below, session).await
-    }
-
-    async fn enter(&self, ask: Enter) -> StoreResult<Entered> {
-        self.with.enter.knock()?;
-        if self.with.all_over.load(SeqCst) {
-            return Err(StoreError::session_over(KIND));
-        }
-        self.with.enter.pass().await;
-        Store::enter(&self.below, ask).await
-    }
-
-    async fn poll(
+    async fn around<T: Send, F>(
         &self,
-        session: SessionId,
-        which: PollScope,
-    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
-        self.with.poll.knock()?;
-        if self.with.only_all.load(SeqCst) && !matches!(which, PollScope::All) {
-            return Err(away());
+        call: Call,
+        send: impl Fn() -> F + Send + Sync,
+    ) -> StoreResult<T>
+    where
+        F: Future<Output = StoreResult<T>> + Send,
+    {
+        let with = &self.with;
+        match call.op {
+            Op::Open => {
+                with.open.knock()?;
+                with.open.pass().await;
+                with.open.refuse()?;
+                send().await
+            }
+            Op::Enter => {
+                with.enter.knock()?;
+                if with.all_over.load(SeqCst) {
+                    return Err(StoreError::session_over(KIND));
+                }
+                with.enter.pass().await;
+                send().await
+            }
+            Op::PollThese | Op::PollAll => {
+                with.poll.knock()?;
+                if with.only_all.load(SeqCst) && call.op == Op::PollThese {
+                    return Err(away());
+                }
+                let answer = send().await;
+                with.poll.pass().await;
+                answer
+            }
+            Op::Renew => with.renew.hold_up(send).await,
+            Op::Leave => with.leave.hold_up(send).await,
+            Op::Close => {
+                with.close.knock()?;
+                send().await
+            }
+            Op::List => {
+                with.list.pass().await;
+                send().await
+            }
+            _ => send().await,
         }
-        let answer = Store::poll(&self.below, session, which).await;
-        self.with.poll.pass().await;
-        answer
     }
 
     async fn hints(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
         *self.with.sink.lock().unwrap() = Some(Arc::clone(&to));
         let postman = Postman { to, with: Arc::clone(&self.with) };
         Store::hints(&self.below, session, Arc::new(postman)).await
-    }
-
-    async fn leave(&self, ask: Leave) -> StoreResult<Left> {
-        self.with.leave.knock()?;
-        let left = Store::leave(&self.below, ask).await;
-        self.with.leave.pass().await;
-        left
-    }
-
-    async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {
-        Store::set_label(&self.below, edit).await
-    }
-
-    async fn list(&self, which: ListScope) -> StoreResult<Vec<Line>> {
-        self.with.list.pass().await;
-        Store::list(&self.below, which).await
-    }
-
-    async fn check(&self, claim: Claim) -> StoreResult<bool> {
-        Store::check(&self.below, claim).await
-    }
-
-    async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
-        Store::read(&self.below, name).await
-    }
-
-    async fn write(&self, edit: Edit) -> StoreResult<Edited> {
-        Store::write(&self.below, edit).await
-    }
-
-    async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
-        Store::evict(&self.below, name, ticket).await
     }
 }

@@ -74,7 +74,7 @@ impl Setup {
     /// A process of theirs.
     async fn theirs(&self) -> Taker {
         let Library { peer, program } = self.library;
-        Taker::of_built_peer(peer, program, &[&self.address]).await
+        testkit::peers::built(peer, program, &[&self.address]).await
     }
 
     fn our_url(&self) -> String {

@@ -104,7 +104,7 @@ impl Setup {
     async fn theirs(&self, ttl: Duration) -> Taker {
         let ms = ttl.as_millis();
         let ttl = if self.library.in_ms { ms.to_string() } else { format!("{ms}ms") };
-        Taker::of_built_peer(self.library.peer, self.library.program, &[&self.address, &ttl]).await
+        testkit::peers::built(self.library.peer, self.library.program, &[&self.address, &ttl]).await
     }
 
     fn our_url(&self) -> String {

@@ -74,7 +74,7 @@ impl Setup {
     /// A process of theirs; without a time to live its locks have no end.
     async fn theirs(&self, ttl: Option<Duration>) -> Taker {
         let ttl = ttl.unwrap_or_default().as_millis().to_string();
-        Taker::of_peer(&self.python, "redis_py.py", &[&self.url, &ttl]).await
+        testkit::peers::python(&self.python, "redis_py.py", &[&self.url, &ttl]).await
     }
 
     fn our_url(&self) -> String {

@@ -111,15 +111,15 @@ impl Setup {
     async fn theirs(&self) -> Taker {
         let style = match self.peer {
             Peer::Curator => {
-                return Taker::of_java_peer(CURATOR, "CuratorLock.java", &[&self.hosts]).await;
+                return testkit::peers::java(CURATOR, "CuratorLock.java", &[&self.hosts]).await;
             }
-            Peer::Go => return Taker::of_built_peer(GO_PEERS, "zookeeper", &[&self.hosts]).await,
+            Peer::Go => return testkit::peers::built(GO_PEERS, "zookeeper", &[&self.hosts]).await,
             Peer::Kazoo => "plain",
             Peer::KazooTold => "told",
             Peer::KazooAsCurator => "curator",
         };
         let python = KAZOO.python().expect("it was installed a moment ago");
-        Taker::of_peer(&python, "kazoo_lock.py", &[&self.hosts, style]).await
+        testkit::peers::python(&python, "kazoo_lock.py", &[&self.hosts, style]).await
     }
 
     /// A process of ours.

@@ -70,7 +70,7 @@ pub struct Case {
 }
 
 /// A case begins and ends on one thread, so its future need not move.
-pub(crate) type Local = Pin<Box<dyn Future<Output = Verdict>>>;
+pub type Local = Pin<Box<dyn Future<Output = Verdict>>>;
 
 #[derive(Clone)]
 enum Body {

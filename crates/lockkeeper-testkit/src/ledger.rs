@@ -1,6 +1,5 @@
 //! A file that checks fences, for several processes.
 
-use nix::fcntl::{Flock, FlockArg};
 use std::{
     fs::File,
     io::{Error, ErrorKind, Read as _, Result, Write as _},
@@ -27,13 +26,14 @@ pub fn append(path: &Path, fence: u64, value: &str) -> Result<bool> {
 /// # Errors
 /// Those of the file.
 pub fn read(path: &Path) -> Result<Vec<(u64, String)>> {
-    entries(&mut *open(path)?)
+    entries(&mut open(path)?)
 }
 
 /// The file, to oneself: check and append must be one step.
-fn open(path: &Path) -> Result<Flock<File>> {
+fn open(path: &Path) -> Result<File> {
     let file = File::options().read(true).append(true).create(true).open(path)?;
-    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| e.into())
+    file.lock()?;
+    Ok(file)
 }
 
 fn entries(file: &mut File) -> Result<Vec<(u64, String)>> {

@@ -66,23 +66,6 @@ impl Subject {
         Self::new("memory", can, dataset).leaves_at_once()
     }
 
-    /// The embedded store, each time in a file of its own.
-    #[must_use]
-    pub fn sqlite() -> Self {
-        let can = Capabilities {
-            durable: true,
-            renewal_shows_tickets: true,
-            waiters_end_at_ttl: true,
-            ..Capabilities::LINES
-        };
-        let dataset = || async {
-            let folder = tempfile::tempdir()?;
-            let url = format!("sqlite:{}", folder.path().join("locks.db").display());
-            Ok(Dataset::url(url).keep(folder))
-        };
-        Self::new("sqlite", can, dataset).leaves_at_once().across_processes()
-    }
-
     /// The store cannot be had here. Its cases are reported as ignored with this reason, or as
     /// failed if the environment variable `LOCKKEEPER_REQUIRE` is `all` or names it.
     #[must_use]
@@ -243,6 +226,13 @@ impl Dataset {
         Self { url: Some(url), ..Self::new(open) }
     }
 
+    /// Gives data made by [`new`](Self::new) the URL by which the `taker` program reaches it.
+    #[must_use]
+    pub fn at(mut self, url: impl Into<String>) -> Self {
+        self.url = Some(url.into());
+        self
+    }
+
     /// Keeps something for as long as the data is used: a folder, a server.
     #[must_use]
     pub fn keep(mut self, thing: impl Any + Send + Sync) -> Self {
@@ -265,7 +255,7 @@ impl Dataset {
 
 impl fmt::Debug for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Site").field("kept", &self.kept.len()).finish_non_exhaustive()
+        f.debug_struct("Dataset").field("kept", &self.kept.len()).finish_non_exhaustive()
     }
 }
 

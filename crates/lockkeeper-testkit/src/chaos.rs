@@ -26,7 +26,7 @@ impl Chaos {
     pub fn plan(self, seed: u64) -> impl Fn(&Call) -> Fate + Send + Sync + 'static {
         let rng = Mutex::new(StdRng::seed_from_u64(seed));
         move |call| match call.op {
-            Op::ListScope | Op::Check | Op::LeaveNow => Fate::Pass,
+            Op::List | Op::Check | Op::LeaveNow => Fate::Pass,
             _ => self.fate(&mut locked(&rng)),
         }
     }

@@ -1,14 +1,15 @@
 //! The `taker` program, seen from outside: a process that takes locks and does as it is told.
 
+pub use crate::taker_program::serve;
+
 use crate::world::{World, soon};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use servers::{BuiltPeer, JavaPeer};
 use std::{
     future::poll_fn,
-    path::{Path, PathBuf},
+    path::Path,
     process::{ExitStatus, Stdio},
     task::Poll,
     time::Duration,
@@ -57,10 +58,6 @@ pub async fn granted_in(crowd: &mut [Taker]) -> usize {
     }
 }
 
-fn in_peers(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(file)
-}
-
 /// A running taker. Dropping it kills it.
 #[derive(Debug)]
 pub struct Taker {
@@ -79,28 +76,6 @@ impl Taker {
     pub async fn at(program: &Path, url: &str, ttl: Duration, lock_delay: Duration) -> Self {
         let mut command = Command::new(program);
         command.arg(url).args([ttl, lock_delay].map(|time| time.as_millis().to_string()));
-        Self::spawn(command).await
-    }
-
-    /// Starts a taker of another library: a script in `peers/`, with the Python that has the library.
-    pub async fn of_peer(python: &Path, script: &str, args: &[&str]) -> Self {
-        let mut command = Command::new(python);
-        command.arg(in_peers(script)).args(args).env("PYTHONDONTWRITEBYTECODE", "1");
-        Self::spawn(command).await
-    }
-
-    /// Starts a taker of a library for Java: a program in `peers/`.
-    pub async fn of_java_peer(peer: JavaPeer, program: &str, args: &[&str]) -> Self {
-        let command = tokio::task::block_in_place(|| peer.program(&in_peers(program)));
-        let mut command = Command::from(command.expect("it compiles"));
-        command.args(args);
-        Self::spawn(command).await
-    }
-
-    /// Starts a taker of a library that was built: one of its programs.
-    pub async fn of_built_peer(peer: BuiltPeer, program: &str, args: &[&str]) -> Self {
-        let mut command = Command::from(peer.program(program));
-        command.args(args);
         Self::spawn(command).await
     }
 
