@@ -4,13 +4,8 @@
 //! two moments that it is told, so it also ends when its parent is gone.
 
 use crate::{
-    benches::{
-        hammer::Hammer,
-        handoff::{Runner, Wake},
-        held::Holder,
-        idle::Idler,
-        redis_handoff::Subscriber,
-    },
+    benches::{hammer::Hammer, handover::Runner, held::Holder, idle::Idler},
+    floor::{redis_messages::Subscriber, wake::Wake},
     machine::now,
 };
 use anyhow::{Context, Result, ensure};

@@ -7,7 +7,6 @@
 mod args;
 mod benches;
 mod child;
-mod file;
 mod flavour;
 mod floor;
 mod machine;
@@ -15,9 +14,8 @@ mod meter;
 mod pair;
 mod report;
 mod rounds;
-mod server;
+mod source;
 mod stats;
-mod turns;
 
 use anyhow::{Context, Result};
 use args::{Args, Call};
@@ -67,7 +65,7 @@ fn measure(plan: &args::Plan) -> Result<bool> {
     }
     let mut reports = Vec::new();
     for bench in &plan.benches {
-        let report = (bench.run)(plan).with_context(|| format!("{} failed", bench.name))?;
+        let report = bench.run(plan).with_context(|| format!("{} failed", bench.name))?;
         if !plan.json {
             println!("\n{report}");
         }

@@ -1,24 +1,27 @@
-//! Pairs of lock and release, again and again.
+//! Pairs of lock and release, again and again, by several sides in turn.
 
 use crate::{
     machine::{cpu_time, cpu_time_of, now},
+    source::keeper,
     stats::{figure, median},
 };
 use anyhow::Result;
 use lockkeeper::{
     Keeper, Mode, Name, Owner, Store as _, TIME_MAX, TicketId,
-    store::{AnyStore, Enter, Leave, Manner, Open, Place, SessionId},
+    store::{AnyStore, Enter, Leave, Manner, Open, Place, SessionId, clock::Moment},
 };
-use std::time::Duration;
+use std::{pin::Pin, time::Duration};
 use tokio::task::JoinSet;
 
 /// Pairs of a lone task between two looks at the clock.
 const BATCH: usize = 16;
 /// Runs before it counts: caches fill, prepared statements are made.
 const WARM_UP: Duration = Duration::from_millis(30);
-
-/// How long one runs before the other has its turn, where two are compared.
+/// How long one side runs before the next has its turn.
 const SLICE: Duration = Duration::from_millis(50);
+
+/// A future that a table's function returns.
+pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
 /// Something that can be taken and released.
 pub(crate) trait Pair: Send + 'static {
@@ -26,10 +29,69 @@ pub(crate) trait Pair: Send + 'static {
     fn pair(&mut self) -> impl Future<Output = Result<()>> + Send;
 }
 
-/// The whole library.
-pub(crate) struct Stack {
-    pub(crate) keeper: Keeper,
-    pub(crate) name: String,
+/// Any [`Pair`].
+pub(crate) type AnyPair = Box<dyn Repeat>;
+
+/// Pairs until a moment, so that the boxed future is one for many pairs.
+pub(crate) trait Repeat: Send {
+    fn until(self: Box<Self>, end: Moment, batch: usize) -> Boxed<(u64, AnyPair)>;
+}
+
+impl<P: Pair> Repeat for P {
+    fn until(mut self: Box<Self>, end: Moment, batch: usize) -> Boxed<(u64, AnyPair)> {
+        Box::pin(async move {
+            let mut count = 0;
+            while now() < end {
+                for _ in 0..batch {
+                    self.pair().await?;
+                }
+                count += batch as u64;
+            }
+            Ok((count, self as AnyPair))
+        })
+    }
+}
+
+/// Where a side works, and with how many tasks, each with a name of its own.
+#[derive(Clone)]
+pub(crate) struct At {
+    pub(crate) url: String,
+    pub(crate) tasks: usize,
+}
+
+impl At {
+    pub(crate) fn pairs<P: Pair>(&self, one: impl Fn(Name) -> P) -> Result<Vec<AnyPair>> {
+        let name = |i| Name::new(&format!("pairs/{i}"));
+        (0..self.tasks).map(|i| Ok(Box::new(one(name(i)?)) as AnyPair)).collect()
+    }
+}
+
+/// A side that is ready.
+pub(crate) struct Ready {
+    pub(crate) pairs: Vec<AnyPair>,
+    /// Closed at the end; until then its session stays.
+    pub(crate) keeper: Option<Keeper>,
+}
+
+impl Ready {
+    pub(crate) fn one(pair: impl Pair) -> Self {
+        Self { pairs: vec![Box::new(pair)], keeper: None }
+    }
+}
+
+/// The whole library over this store.
+pub(crate) fn stack(at: At) -> Boxed<Ready> {
+    Box::pin(async move { stack_of(keeper(&at.url).await?, &at) })
+}
+
+pub(crate) fn stack_of(keeper: Keeper, at: &At) -> Result<Ready> {
+    let pairs = at.pairs(|name| Stack { keeper: keeper.clone(), name })?;
+    Ok(Ready { pairs, keeper: Some(keeper) })
+}
+
+struct Stack {
+    keeper: Keeper,
+    name: Name,
 }
 
 impl Pair for Stack {
@@ -38,32 +100,28 @@ impl Pair for Stack {
     }
 }
 
-/// A store's own operations, without keeper and session task.
-pub(crate) struct StoreAlone {
+/// A store's own operations, without session task and waiting loop.
+pub(crate) fn store_alone(at: At) -> Boxed<Ready> {
+    Box::pin(async move {
+        let keeper = keeper(&at.url).await?;
+        let (store, session) = (keeper.store().clone(), open(keeper.store()).await?);
+        let pairs = at.pairs(|name| StoreAlone { store: store.clone(), session, name })?;
+        Ok(Ready { pairs, keeper: Some(keeper) })
+    })
+}
+
+struct StoreAlone {
     store: AnyStore,
     session: SessionId,
     name: Name,
-}
-
-impl StoreAlone {
-    /// Opens a session for it.
-    pub(crate) async fn over(store: AnyStore) -> Result<Self> {
-        let session = open(&store).await?;
-        Ok(Self { store, session, name: Name::new("pairs")? })
-    }
-
-    /// Another line in the same session.
-    pub(crate) fn named(&self, name: Name) -> Self {
-        Self { store: self.store.clone(), session: self.session, name }
-    }
 }
 
 impl Pair for StoreAlone {
     async fn pair(&mut self) -> Result<()> {
         let Self { store, session, name } = self;
         let place = Place { session: *session, name: name.clone(), ticket: TicketId::random() };
-        let (mode, manner, note) = (Mode::Exclusive, Manner::Queue, Vec::new());
-        store.enter(Enter { place: place.clone(), mode, manner, label: note }).await?;
+        let (mode, manner, label) = (Mode::Exclusive, Manner::Queue, Vec::new());
+        store.enter(Enter { place: place.clone(), mode, manner, label }).await?;
         store.leave(Leave { place, keep: None, stray: false }).await?;
         Ok(())
     }
@@ -78,118 +136,89 @@ pub(crate) async fn open(store: &AnyStore) -> Result<SessionId> {
 }
 
 /// How fast pairs were.
+#[derive(Clone, Copy)]
 pub(crate) struct Speed {
     pub(crate) pairs_per_s: f64,
     /// The processor time of a pair, all threads together: less disturbed by other programs.
     pub(crate) cpu_us: f64,
-    /// The same of the server; 0 without one.
+    /// The same of the server; 0 if it is not counted.
     pub(crate) server_cpu_us: f64,
 }
 
-/// How fast a lone task is with the whole library on this store.
-pub(crate) async fn stack_speed(url: String, time: Duration) -> Result<Speed> {
-    let (keeper, name) = (Keeper::connect(&url).await?, "pairs".to_owned());
-    let speed = speed(vec![Stack { keeper: keeper.clone(), name }], time, None).await;
-    keeper.close().await;
-    speed
+/// What one side has done, slice by slice.
+pub(crate) struct Slices(Vec<Speed>);
+
+impl Slices {
+    /// What one slice alone was disturbed by does not count: the middle of all is told. That leaves out what a
+    /// side does rarely, as a renewal is.
+    pub(crate) fn median(&self, figure: impl Fn(&Speed) -> f64) -> f64 {
+        median(&self.0.iter().map(figure).collect::<Vec<_>>())
+    }
+
+    /// The middle of the ratios to another side at the same time.
+    pub(crate) fn ratio(&self, to: &Self, figure: fn(&Speed) -> f64) -> f64 {
+        let slices = self.0.iter().zip(&to.0);
+        median(&slices.map(|(a, b)| figure(a) / figure(b)).collect::<Vec<_>>())
+    }
 }
 
-/// Runs these side by side, each in a task of its own.
-pub(crate) async fn speed<P: Pair>(
-    pairs: Vec<P>,
+/// Has the sides take turns for so long each, a slice at a time, so that what disturbs the machine for longer
+/// disturbs all of them. Every second time the order is reversed, because a side pays for what the one before it
+/// has left to do.
+pub(crate) async fn in_turns(
+    sides: Vec<Ready>,
     time: Duration,
     server: Option<u32>,
-) -> Result<Speed> {
-    let server_cpu = || server.map_or(Ok(Duration::ZERO), cpu_time_of);
-    let (_, pairs) = all(pairs, WARM_UP).await?;
-    let (began, cpu, their_cpu) = (now(), cpu_time()?, server_cpu()?);
-    let (count, _) = all(pairs, time).await?;
-    let (took, count) = (now().saturating_since(began), figure(count));
-    let each_us = |spent: Duration| spent.as_secs_f64() * 1e6 / count;
-    Ok(Speed {
-        pairs_per_s: count / took.as_secs_f64(),
-        cpu_us: each_us(cpu_time()?.saturating_sub(cpu)),
-        server_cpu_us: each_us(server_cpu()?.saturating_sub(their_cpu)),
-    })
-}
-
-/// Two that took turns.
-pub(crate) struct Turns {
-    pub(crate) speeds: [Speed; 2],
-    /// How fast the second was for the first.
-    pub(crate) share: f64,
-}
-
-/// Has two take turns for so long each, a slice at a time, so that what disturbs the machine for longer
-/// disturbs both. What disturbs one slice alone does not count: the middle of all turns is told. That
-/// leaves out what either does rarely, as a renewal is.
-pub(crate) async fn in_turns<A: Pair, B: Pair>(a: A, b: B, time: Duration) -> Result<Turns> {
-    let (mut a, mut b) = (Runner::warm(a).await?, Runner::warm(b).await?);
-    let (until, slice) = (now() + time * 2, SLICE.min(time));
-    while now() < until || a.slices.len() < 2 {
-        a.run(slice).await?;
-        b.run(slice).await?;
-        // The side that comes second pays for what the first has left to do.
-        b.run(slice).await?;
-        a.run(slice).await?;
+) -> Result<Vec<Slices>> {
+    let mut runners = Vec::new();
+    for Ready { pairs, keeper } in sides {
+        let (_, pairs) = all(pairs, WARM_UP).await?;
+        runners.push(Runner { pairs, keeper, slices: Vec::new() });
     }
-    let turns = b.slices.iter().zip(&a.slices);
-    let shares: Vec<f64> = turns.map(|(b, a)| b.pairs_per_s / a.pairs_per_s).collect();
-    Ok(Turns { speeds: [a.speed(), b.speed()], share: median(&shares) })
+    let (until, slice) = (now() + time * u32::try_from(runners.len())?, SLICE.min(time));
+    while now() < until || runners[0].slices.len() < 2 {
+        for i in (0..runners.len()).chain((0..runners.len()).rev()) {
+            runners[i].run(slice, server).await?;
+        }
+    }
+    let mut slices = Vec::new();
+    for runner in runners {
+        slices.push(Slices(runner.slices));
+        if let Some(keeper) = runner.keeper {
+            keeper.close().await;
+        }
+    }
+    Ok(slices)
 }
 
-/// One that runs now and then.
-struct Runner<P> {
-    pair: Option<P>,
+/// A side that runs now and then.
+struct Runner {
+    pairs: Vec<AnyPair>,
+    keeper: Option<Keeper>,
     slices: Vec<Speed>,
 }
 
-impl<P: Pair> Runner<P> {
-    async fn warm(pair: P) -> Result<Self> {
-        let (_, mut pairs) = all(vec![pair], WARM_UP).await?;
-        Ok(Self { pair: pairs.pop(), slices: Vec::new() })
-    }
-
-    async fn run(&mut self, time: Duration) -> Result<()> {
-        let (began, cpu) = (now(), cpu_time()?);
-        let (count, mut pairs) = all(self.pair.take().into_iter().collect(), time).await?;
-        let (took, cpu) = (now().saturating_since(began), cpu_time()?.saturating_sub(cpu));
-        self.pair = pairs.pop();
+impl Runner {
+    async fn run(&mut self, time: Duration, server: Option<u32>) -> Result<()> {
+        let server_cpu = || server.map_or(Ok(Duration::ZERO), cpu_time_of);
+        let (began, cpu, their_cpu) = (now(), cpu_time()?, server_cpu()?);
+        let count;
+        (count, self.pairs) = all(std::mem::take(&mut self.pairs), time).await?;
+        let (took, count) = (now().saturating_since(began), figure(count));
+        let each_us = |spent: Duration| spent.as_secs_f64() * 1e6 / count;
         self.slices.push(Speed {
-            pairs_per_s: figure(count) / took.as_secs_f64(),
-            cpu_us: cpu.as_secs_f64() * 1e6 / figure(count),
-            server_cpu_us: 0.0,
+            pairs_per_s: count / took.as_secs_f64(),
+            cpu_us: each_us(cpu_time()?.saturating_sub(cpu)),
+            server_cpu_us: each_us(server_cpu()?.saturating_sub(their_cpu)),
         });
         Ok(())
     }
-
-    fn speed(&self) -> Speed {
-        let middle =
-            |of: fn(&Speed) -> f64| median(&self.slices.iter().map(of).collect::<Vec<_>>());
-        Speed {
-            pairs_per_s: middle(|slice| slice.pairs_per_s),
-            cpu_us: middle(|slice| slice.cpu_us),
-            server_cpu_us: 0.0,
-        }
-    }
 }
 
-/// Has all of them go on for so long; says how many pairs there were.
-async fn all<P: Pair>(pairs: Vec<P>, time: Duration) -> Result<(u64, Vec<P>)> {
-    let (until, batch) = (now() + time, (BATCH / pairs.len().max(1)).max(1));
-    let mut tasks = JoinSet::new();
-    for mut pair in pairs {
-        tasks.spawn(async move {
-            let mut batches = 0;
-            while now() < until {
-                for _ in 0..batch {
-                    pair.pair().await?;
-                }
-                batches += 1;
-            }
-            anyhow::Ok((batches * batch as u64, pair))
-        });
-    }
+/// Runs these side by side for so long, each in a task of its own; says how many pairs there were.
+async fn all(pairs: Vec<AnyPair>, time: Duration) -> Result<(u64, Vec<AnyPair>)> {
+    let (end, batch) = (now() + time, (BATCH / pairs.len().max(1)).max(1));
+    let mut tasks: JoinSet<_> = pairs.into_iter().map(|pair| pair.until(end, batch)).collect();
     let (mut count, mut pairs) = (0, Vec::new());
     while let Some(done) = tasks.join_next().await {
         let (some, pair) = done??;

@@ -55,6 +55,12 @@ impl Report {
         self.targets.push(Target { what: what.into(), wanted, value, met: value == number });
     }
 
+    /// Nothing was measured, for this reason; what could not be measured has missed its targets.
+    pub(crate) fn missed(&mut self, why: String) {
+        self.note(format!("not measured: {why}"));
+        self.exactly("measured", 1.0, 0.0);
+    }
+
     /// Were all targets met?
     pub(crate) fn met(&self) -> bool {
         self.targets.iter().all(|target| target.met)

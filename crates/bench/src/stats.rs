@@ -1,5 +1,7 @@
 //! Medians and percentiles.
 
+use lockkeeper::store::clock::Moment;
+
 /// The value below which so many percent of the sample lie; `NaN` for an empty sample.
 pub(crate) fn percentile(sample: &[f64], percent: usize) -> f64 {
     let mut sorted = sample.to_vec();
@@ -24,6 +26,11 @@ pub(crate) fn max(sample: &[f64]) -> f64 {
 #[expect(clippy::cast_precision_loss, reason = "times here are far below 2^53 ns")]
 pub(crate) fn millis(nanos: u64) -> f64 {
     nanos as f64 / 1e6
+}
+
+/// From one moment to another, in milliseconds.
+pub(crate) fn millis_between(from: Moment, to: Moment) -> f64 {
+    millis(to.as_nanos().saturating_sub(from.as_nanos()))
 }
 
 /// A count as a figure.

@@ -3,22 +3,19 @@
 use crate::{
     args::Plan,
     child::{self, Child, Role, ready, say},
-    file::{self, LockFile},
     flavour::Flavour,
     machine::now,
     meter::Meter,
     report::Report,
     rounds::Rounds,
-    stats::{figure, max, median, millis},
+    source::{LockFile, keeper_over},
+    stats::{figure, max, median, millis_between},
 };
 use anyhow::Result;
 use lockkeeper::Keeper;
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 /// The longest wait for an uncontended lock, in ms.
 const WORST_MS: f64 = 2_000.0;
@@ -54,15 +51,14 @@ impl Fight {
 /// A long run shows more than several short ones: renewals and clean-ups of the log fall into it.
 const ROUNDS: u32 = 2;
 
-pub(super) fn run(plan: &Plan) -> Result<Report> {
+pub(super) fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let processes = plan.scaled(16, 4);
     let rounds = Rounds::run(ROUNDS, &Fight::ALL, |fight| measure(plan, processes, *fight))?;
-    let mut report = Report::new("hammer");
     for (i, fight) in Fight::ALL.into_iter().enumerate() {
-        tell(&mut report, &fight.what(processes), fight, rounds.of(i));
+        tell(report, &fight.what(processes), fight, rounds.of(i));
     }
     report.note("current_thread; a long read keeps the log from being cut, so it grows meanwhile");
-    Ok(report)
+    Ok(())
 }
 
 fn tell(report: &mut Report, what: &str, fight: Fight, rounds: &[Round]) {
@@ -106,7 +102,7 @@ fn measure(plan: &Plan, processes: usize, fight: Fight) -> Result<Round> {
     let role = |i: usize| {
         let same = fight == Fight::OneName;
         let name = if same { "hammer".to_owned() } else { format!("hammer/{i}") };
-        Role::Hammer(Hammer { path: file.path().to_owned(), name })
+        Role::Hammer(Hammer { url: file.url(), name })
     };
     let mut children = Child::start_all(&(0..processes).map(role).collect::<Vec<_>>())?;
     let reader = (fight == Fight::NamesBesideReader).then(|| read(file.path())).transpose()?;
@@ -138,7 +134,7 @@ struct Blows {
 /// A process that takes and releases as fast as it can.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Hammer {
-    path: PathBuf,
+    url: String,
     name: String,
 }
 
@@ -148,11 +144,11 @@ impl Hammer {
     }
 
     async fn swing(self) -> Result<Blows> {
-        let (store, count) = Meter::around(file::store(&self.path)?);
-        let keeper = file::keeper_over(Keeper::builder().ttl(TTL), store).await?;
+        let (store, count) = Meter::around(&self.url).await?;
+        let keeper = keeper_over(Keeper::builder().ttl(TTL), store).await?;
         let shift = ready()?;
         shift.begin().await;
-        count.reset_worst();
+        count.lock().expect("not poisoned").worst_ms = 0.0;
         let mut blows = Blows::default();
         while !shift.is_over() {
             match self.blow(&keeper).await {
@@ -163,7 +159,7 @@ impl Hammer {
                 Err(e) => blows.errors.push(format!("{e:#}")),
             }
         }
-        blows.worst_store_ms = millis(count.worst_nanos());
+        blows.worst_store_ms = count.lock().expect("not poisoned").worst_ms;
         keeper.close().await;
         Ok(blows)
     }
@@ -172,8 +168,8 @@ impl Hammer {
     async fn blow(&self, keeper: &Keeper) -> Result<f64> {
         let began = now();
         let guard = keeper.lock(self.name.as_str()).await?;
-        let waited = now().as_nanos() - began.as_nanos();
+        let waited = millis_between(began, now());
         guard.release().await?;
-        Ok(millis(waited))
+        Ok(waited)
     }
 }

@@ -3,33 +3,32 @@
 use crate::{
     args::Plan,
     child::{self, Child, Role, ready, say},
-    file::{self, LockFile},
     flavour::Flavour,
     machine::{now, resident_kib},
     meter::{Count, Meter},
     report::Report,
-    stats::{figure, millis},
+    source::{LockFile, keeper_over},
+    stats::{figure, millis_between},
 };
 use anyhow::{Context, Result};
 use lockkeeper::Keeper;
 use serde::{Deserialize, Serialize};
-use std::{path::PathBuf, time::Duration};
+use std::{sync::Mutex, time::Duration};
 
 const TTL: Duration = Duration::from_secs(3);
 /// A session is renewed three times in its time to live.
 const PERIOD: Duration = Duration::from_secs(1);
 
-pub(super) fn run(plan: &Plan) -> Result<Report> {
+pub(super) fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let count = plan.scaled(10_000, 300);
     let periods = u32::try_from(plan.scaled(6, 1))?;
     let file = LockFile::within(&plan.folder)?;
-    let role = Holder { path: file.path().to_owned(), count, periods };
+    let role = Holder { url: file.url(), count, periods };
     let mut children = Child::start_all(&[Role::Holder(role)])?;
     let held: Vec<Held> = child::work(&mut children, Duration::ZERO)?;
     let held = held.first().context("one child, one figure")?;
     let per_period = figure(held.renewals) / f64::from(periods);
     let names = figure(count as u64);
-    let mut report = Report::new("held");
     report.row(
         format!("{count} names, one keeper, current_thread"),
         &[
@@ -44,7 +43,7 @@ pub(super) fn run(plan: &Plan) -> Result<Report> {
     report.note(format!("the time to live is {TTL:?}, so a period is {PERIOD:?}"));
     report.exactly("renewals per period", 1.0, per_period);
     report.exactly("locks lost", 0.0, figure(held.lost));
-    Ok(report)
+    Ok(())
 }
 
 /// What a holder found.
@@ -60,7 +59,7 @@ struct Held {
 /// A process that holds many locks.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Holder {
-    path: PathBuf,
+    url: String,
     count: usize,
     periods: u32,
 }
@@ -71,36 +70,33 @@ impl Holder {
     }
 
     async fn hold(self) -> Result<Held> {
-        let (store, count) = Meter::around(file::store(&self.path)?);
-        let keeper = file::keeper_over(Keeper::builder().ttl(TTL), store).await?;
+        let (store, count) = Meter::around(&self.url).await?;
+        let keeper = keeper_over(Keeper::builder().ttl(TTL), store).await?;
         ready()?;
         let (memory, began) = (resident_kib()?, now());
         let mut guards = Vec::with_capacity(self.count);
         for i in 0..self.count {
             guards.push(keeper.lock(format!("held/{i:05}")).await?);
         }
-        let take_ms = millis_since(began);
+        let take_ms = millis_between(began, now());
         let grown_kib = resident_kib()?.saturating_sub(memory);
         let renewals = renewals_in(&count, self.periods).await;
         let lost = guards.iter().filter(|guard| !guard.is_held()).count() as u64;
         let closing = now();
         keeper.close().await;
-        Ok(Held { take_ms, close_ms: millis_since(closing), renewals, grown_kib, lost })
+        Ok(Held { take_ms, close_ms: millis_between(closing, now()), renewals, grown_kib, lost })
     }
-}
-
-fn millis_since(began: lockkeeper::store::clock::Moment) -> f64 {
-    millis(now().as_nanos() - began.as_nanos())
 }
 
 /// Counts over whole periods, from the middle of one on, so that no renewal falls on an edge.
-async fn renewals_in(count: &Count, periods: u32) -> u64 {
-    let before = count.renewals();
-    while count.renewals() == before {
+async fn renewals_in(count: &Mutex<Count>, periods: u32) -> u64 {
+    let sent = || count.lock().expect("not poisoned").renewals;
+    let before = sent();
+    while sent() == before {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     tokio::time::sleep(PERIOD / 2).await;
-    let before = count.renewals();
+    let before = sent();
     tokio::time::sleep(PERIOD * periods).await;
-    count.renewals() - before
+    sent() - before
 }

@@ -3,15 +3,15 @@
 use crate::{
     args::Plan,
     child::{self, Child, Role, ready, say},
-    file::{self, LockFile},
     flavour::Flavour,
     machine::cpu_time,
     report::Report,
+    source::{LockFile, keeper},
     stats::millis,
 };
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
 /// The processor time that a waiter may use, in ms per second.
@@ -21,9 +21,8 @@ const LEAST: Duration = Duration::from_secs(5);
 /// Pairs per second of a neighbour who uses other locks of the same file.
 const NEIGHBOUR_RATE: u64 = 500;
 
-pub(super) fn run(plan: &Plan) -> Result<Report> {
+pub(super) fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let time = if plan.quick { plan.time } else { plan.time.max(LEAST) };
-    let mut report = Report::new("idle");
     for flavour in Flavour::BOTH {
         for (what, rate) in [("quiet file", 0), ("500 pairs/s on another name", NEIGHBOUR_RATE)] {
             let used = measure(plan, flavour, rate, time)?;
@@ -32,17 +31,17 @@ pub(super) fn run(plan: &Plan) -> Result<Report> {
             report.below(format!("cpu_ms_per_s, {what}"), BUDGET_MS, used);
         }
     }
-    Ok(report)
+    Ok(())
 }
 
 fn measure(plan: &Plan, flavour: Flavour, rate: u64, time: Duration) -> Result<f64> {
     let file = LockFile::within(&plan.folder)?;
-    let path = file.path().to_owned();
+    let url = file.url();
     let runtime = Flavour::MultiThread.runtime()?;
-    let keeper = runtime.block_on(file::keeper(&path))?;
-    let guard = runtime.block_on(keeper.lock("idle").into_future())?;
-    let neighbour = (rate > 0).then(|| runtime.spawn(neighbour(keeper.clone(), rate)));
-    let mut idlers = Child::start_all(&[Role::Idler(Idler { path, flavour })])?;
+    let holder = runtime.block_on(keeper(&url))?;
+    let guard = runtime.block_on(holder.lock("idle").into_future())?;
+    let neighbour = (rate > 0).then(|| runtime.spawn(neighbour(holder.clone(), rate)));
+    let mut idlers = Child::start_all(&[Role::Idler(Idler { url, flavour })])?;
     let used: Vec<f64> = child::work(&mut idlers, time)?;
     if let Some(neighbour) = neighbour {
         neighbour.abort();
@@ -62,19 +61,19 @@ async fn neighbour(keeper: lockkeeper::Keeper, rate: u64) -> Result<()> {
 /// A process that waits for a lock that is never released.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Idler {
-    path: PathBuf,
+    url: String,
     flavour: Flavour,
 }
 
 impl Idler {
     pub(crate) fn play(self) -> Result<()> {
-        let used = self.flavour.run(wait(self.path))?;
+        let used = self.flavour.run(wait(self.url))?;
         say(&used)
     }
 }
 
-async fn wait(path: PathBuf) -> Result<f64> {
-    let keeper = file::keeper(&path).await?;
+async fn wait(url: String) -> Result<f64> {
+    let keeper = keeper(&url).await?;
     let waiting = Arc::new(Notify::new());
     let told = Arc::clone(&waiting);
     let lock = keeper.lock("idle").on_wait(move |_| told.notify_one());

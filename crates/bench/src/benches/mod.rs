@@ -1,95 +1,119 @@
 //! What can be measured.
 
-mod etcd;
 pub(crate) mod hammer;
-pub(crate) mod handoff;
+pub(crate) mod handover;
 pub(crate) mod held;
 pub(crate) mod idle;
-mod mysql;
+mod line;
 mod pairs;
-mod postgres;
-pub(crate) mod redis_handoff;
-mod redis_pairs;
-mod sql;
 mod stalls;
-mod zookeeper;
 
-use crate::{args::Plan, report::Report};
+use crate::{args::Plan, report::Report, source::Source};
+use Part::{DownTheLine, InTurn, Own, ToAndFro, Uncontended};
 use anyhow::Result;
+use handover::HandOvers;
+use line::{Cold, Line};
+use pairs::Pairs;
+use servers::Recipe;
 
 /// One benchmark.
 pub(crate) struct Bench {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
-    pub(crate) run: fn(&Plan) -> Result<Report>,
+    /// The server; without one, locks are in files.
+    server: Option<Recipe>,
+    parts: &'static [Part],
 }
 
+enum Part {
+    Uncontended(Pairs),
+    InTurn(HandOvers),
+    DownTheLine(Line),
+    ToAndFro(Cold),
+    Own(fn(&Plan, &mut Report) -> Result<()>),
+}
+
+/// One run of a benchmark.
+pub(crate) struct Run<'a> {
+    plan: &'a Plan,
+    source: &'a Source,
+}
+
+impl Bench {
+    pub(crate) fn run(&self, plan: &Plan) -> Result<Report> {
+        let mut report = Report::new(self.name);
+        let source = match Source::open(self.server.as_ref(), plan)? {
+            Ok(source) => source,
+            Err(why) => {
+                report.missed(why);
+                return Ok(report);
+            }
+        };
+        let run = Run { plan, source: &source };
+        for part in self.parts {
+            match part {
+                Uncontended(pairs) => pairs.run(&run, &mut report)?,
+                InTurn(hand_overs) => hand_overs.run(&run, &mut report)?,
+                DownTheLine(line) => line.run(&run, &mut report)?,
+                ToAndFro(cold) => cold.run(&run, &mut report)?,
+                Own(own) => own(plan, &mut report)?,
+            }
+        }
+        Ok(report)
+    }
+}
+
+const fn bench(
+    name: &'static str,
+    server: Option<Recipe>,
+    parts: &'static [Part],
+    what: &'static str,
+) -> Bench {
+    Bench { name, what, server, parts }
+}
+
+const REDIS: Option<Recipe> = Some(servers::REDIS);
+const POSTGRES: Option<Recipe> = Some(servers::POSTGRES);
+const MARIADB: Option<Recipe> = Some(servers::MARIADB);
+const MYSQL: Option<Recipe> = Some(servers::MYSQL);
+const ETCD: Option<Recipe> = Some(servers::ETCD);
+const ZOOKEEPER: Option<Recipe> = Some(servers::ZOOKEEPER);
+
 /// All of them, in the order in which they run.
+#[rustfmt::skip]
 pub(crate) const ALL: &[Bench] = &[
-    Bench {
-        name: "pairs",
-        what: "lock and release in one process, beside bare SQLite transactions",
-        run: pairs::run,
-    },
-    Bench {
-        name: "handoff",
-        what: "from a release in one process to the grant in another",
-        run: handoff::run,
-    },
-    Bench { name: "idle", what: "processor time of a process that waits", run: idle::run },
-    Bench {
-        name: "stalls",
-        what: "how long other tasks of the runtime are held up at full load",
-        run: stalls::run,
-    },
-    Bench { name: "held", what: "many locks in one hand: time, renewals, memory", run: held::run },
-    Bench { name: "hammer", what: "many processes on one file", run: hammer::run },
-    Bench {
-        name: "redis-pairs",
-        what: "lock and release on Redis, beside bare scripts and a plain key",
-        run: redis_pairs::alone,
-    },
-    Bench {
-        name: "redis-tasks",
-        what: "the same from 64 tasks at once, each with a name of its own",
-        run: redis_pairs::at_once,
-    },
-    Bench {
-        name: "redis-handoff",
-        what: "from a release in one process to the grant in another, on Redis",
-        run: redis_handoff::run,
-    },
-    Bench {
-        name: "postgres",
-        what: "lock and release beside a bare lock table of PostgreSQL, and turns in a long line",
-        run: postgres::run,
-    },
-    Bench {
-        name: "mariadb",
-        what: "lock and release beside a bare lock table of MariaDB, and turns in a line",
-        run: mysql::mariadb,
-    },
-    Bench { name: "mysql", what: "the same on MySQL itself", run: mysql::mysql },
-    Bench {
-        name: "etcd-pairs",
-        what: "lock and release on etcd, beside a bare transaction and a delete",
-        run: etcd::pairs,
-    },
-    Bench {
-        name: "etcd-handoff",
-        what: "from a release to the next grant, beside etcd's own lock service",
-        run: etcd::handoff,
-    },
-    Bench {
-        name: "zookeeper-pairs",
-        what: "lock and release on ZooKeeper, beside a bare creation and a deletion",
-        run: zookeeper::pairs,
-    },
-    Bench {
-        name: "zookeeper-handoff",
-        what: "from a release in one process to the grant in another, beside kazoo's lock",
-        run: zookeeper::handoff,
-    },
+    bench("pairs", None, &[Uncontended(pairs::SQLITE)],
+        "lock and release in one process, beside bare SQLite transactions"),
+    bench("handoff", None, &[InTurn(handover::SQLITE)],
+        "from a release in one process to the grant in another"),
+    bench("idle", None, &[Own(idle::run)],
+        "processor time of a process that waits"),
+    bench("stalls", None, &[Own(stalls::run)],
+        "how long other tasks of the runtime are held up at full load"),
+    bench("held", None, &[Own(held::run)],
+        "many locks in one hand: time, renewals, memory"),
+    bench("hammer", None, &[Own(hammer::run)],
+        "many processes on one file"),
+    bench("redis-pairs", REDIS, &[Uncontended(pairs::REDIS)],
+        "lock and release on Redis, beside bare scripts and a plain key"),
+    bench("redis-tasks", REDIS, &[Uncontended(pairs::REDIS_TASKS)],
+        "the same from 64 tasks at once, each with a name of its own"),
+    bench("redis-handoff", REDIS, &[InTurn(handover::REDIS)],
+        "from a release in one process to the grant in another, on Redis"),
+    bench("postgres", POSTGRES, &[Uncontended(pairs::POSTGRES), DownTheLine(line::POSTGRES), ToAndFro(line::COLD_POSTGRES)],
+        "lock and release beside a bare lock table of PostgreSQL, and turns in a long line"),
+    bench("mariadb", MARIADB, &[Uncontended(pairs::MARIADB), DownTheLine(line::MYSQL), ToAndFro(line::COLD)],
+        "lock and release beside a bare lock table of MariaDB, and turns in a line"),
+    bench("mysql", MYSQL, &[Uncontended(pairs::MYSQL), DownTheLine(line::MYSQL), ToAndFro(line::COLD)],
+        "the same on MySQL itself"),
+    bench("etcd-pairs", ETCD, &[Uncontended(pairs::ETCD)],
+        "lock and release on etcd, beside a bare transaction and a delete"),
+    bench("etcd-handoff", ETCD, &[InTurn(handover::ETCD), ToAndFro(line::COLD)],
+        "from a release to the next grant, beside etcd's own lock service"),
+    bench("zookeeper-pairs", ZOOKEEPER, &[Uncontended(pairs::ZOOKEEPER)],
+        "lock and release on ZooKeeper, beside a bare creation and a deletion"),
+    bench("zookeeper-handoff", ZOOKEEPER, &[InTurn(handover::ZOOKEEPER)],
+        "from a release in one process to the grant in another, beside kazoo's lock"),
 ];
 
 /// The benchmark of this name.

@@ -7,17 +7,16 @@
 
 use crate::{
     args::Plan,
-    file::{self, LockFile},
     flavour::Flavour,
     machine::now,
     report::Report,
     rounds::Rounds,
-    stats::{figure, max, millis},
+    source::{LockFile, keeper},
+    stats::{figure, max, millis_between},
 };
 use anyhow::Result;
 use lockkeeper::{Keeper, store::clock::Moment};
 use std::{
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -62,25 +61,24 @@ impl Variant {
     fn measure(self, plan: &Plan) -> Result<Gaps> {
         let file = LockFile::within(&plan.folder)?;
         let log = file.watch_log();
-        let (path, time, work) = (file.path().to_owned(), plan.round(), self.work);
+        let (url, time, work) = (file.url(), plan.round(), self.work);
         let tasks = match self.flavour {
             Flavour::CurrentThread => 1,
             Flavour::MultiThread => available_parallelism()?.get(),
         };
-        let mut gaps = self.flavour.run(beside(path, work, tasks, time))?;
+        let mut gaps = self.flavour.run(beside(url, work, tasks, time))?;
         gaps.log_mib = figure(log.most()) / f64::from(1 << 20);
         Ok(gaps)
     }
 }
 
-pub(super) fn run(plan: &Plan) -> Result<Report> {
+pub(super) fn run(plan: &Plan, report: &mut Report) -> Result<()> {
     let works = [Work::Noise, Work::Pairs];
     let variants = Flavour::BOTH.into_iter().flat_map(|flavour| works.map(|w| (w, flavour)));
     let in_one_go = (Work::PairsInOneGo, Flavour::CurrentThread);
     let variants: Vec<Variant> =
         variants.chain([in_one_go]).map(|(work, flavour)| Variant { work, flavour }).collect();
     let rounds = Rounds::run(plan.rounds, &variants, |variant| variant.measure(plan))?;
-    let mut report = Report::new("stalls");
     let per_s = |i: usize| {
         let stalls: u64 = rounds.of(i).iter().map(|gaps| gaps.stalls).sum();
         figure(stalls) / plan.time.as_secs_f64()
@@ -113,7 +111,7 @@ pub(super) fn run(plan: &Plan) -> Result<Report> {
          yields; a turn of the busy tasks, one for each worker, is one pair, or computing for as \
          long as a pair takes",
     );
-    Ok(report)
+    Ok(())
 }
 
 /// What the neighbour saw.
@@ -125,8 +123,8 @@ struct Gaps {
     log_mib: f64,
 }
 
-async fn beside(path: PathBuf, work: Work, tasks: usize, time: Duration) -> Result<Gaps> {
-    let keeper = file::keeper(&path).await?;
+async fn beside(url: String, work: Work, tasks: usize, time: Duration) -> Result<Gaps> {
+    let keeper = keeper(&url).await?;
     let pair = length_of_a_pair(&keeper).await?;
     let until = now() + time;
     let done = Arc::new(AtomicU64::new(0));
@@ -165,7 +163,7 @@ async fn look(until: Moment) -> Gaps {
     while last < until {
         tokio::task::yield_now().await;
         let this = now();
-        let gap = millis(this.as_nanos() - last.as_nanos());
+        let gap = millis_between(last, this);
         gaps.stalls += u64::from(gap > STALL_MS);
         gaps.longest_ms = gaps.longest_ms.max(gap);
         last = this;

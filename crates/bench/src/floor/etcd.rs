@@ -1,5 +1,6 @@
 //! The floor below the etcd store: bare requests, and the lock that etcd's server offers itself.
 
+use crate::pair::{At, Boxed, Pair, Ready};
 use anyhow::{Context as _, Result};
 use http::uri::PathAndQuery;
 use prost::Message;
@@ -10,84 +11,41 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
-#[derive(Clone, PartialEq, Message)]
-struct Put {
-    #[prost(bytes = "vec", tag = "1")]
-    key: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    value: Vec<u8>,
-    #[prost(int64, tag = "3")]
-    lease: i64,
+/// Messages of the protocol, with the fields that are used.
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident { $(#[$how:meta] $field:ident: $type:ty),* })*) => { $(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Message)]
+        struct $name { $(#[$how] $field: $type),* }
+    )* };
 }
 
-/// A comparison with version 0, which is what a message without fields says.
-#[derive(Clone, PartialEq, Message)]
-struct Absent {
-    #[prost(bytes = "vec", tag = "3")]
-    key: Vec<u8>,
+messages! {
+    Put {
+        #[prost(bytes = "vec", tag = "1")] key: Vec<u8>,
+        #[prost(bytes = "vec", tag = "2")] value: Vec<u8>,
+        #[prost(int64, tag = "3")] lease: i64
+    }
+    /// A comparison with version 0, which is what a message without fields says.
+    Absent { #[prost(bytes = "vec", tag = "3")] key: Vec<u8> }
+    PutOp { #[prost(message, optional, tag = "2")] put: Option<Put> }
+    Txn {
+        #[prost(message, repeated, tag = "1")] compare: Vec<Absent>,
+        #[prost(message, repeated, tag = "2")] success: Vec<PutOp>
+    }
+    Succeeded { #[prost(bool, tag = "2")] succeeded: bool }
+    /// A delete, and what unlocking asks with.
+    Key { #[prost(bytes = "vec", tag = "1")] key: Vec<u8> }
+    Deleted { #[prost(int64, tag = "2")] deleted: i64 }
+    Grant { #[prost(int64, tag = "1")] ttl: i64 }
+    Granted { #[prost(int64, tag = "2")] id: i64 }
+    Lock {
+        #[prost(bytes = "vec", tag = "1")] name: Vec<u8>,
+        #[prost(int64, tag = "2")] lease: i64
+    }
+    Locked { #[prost(bytes = "vec", tag = "2")] key: Vec<u8> }
+    Nothing {}
 }
-
-#[derive(Clone, PartialEq, Message)]
-struct PutOp {
-    #[prost(message, optional, tag = "2")]
-    put: Option<Put>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Txn {
-    #[prost(message, repeated, tag = "1")]
-    compare: Vec<Absent>,
-    #[prost(message, repeated, tag = "2")]
-    success: Vec<PutOp>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Succeeded {
-    #[prost(bool, tag = "2")]
-    succeeded: bool,
-}
-
-/// A delete, and what unlocking asks with.
-#[derive(Clone, PartialEq, Message)]
-struct Key {
-    #[prost(bytes = "vec", tag = "1")]
-    key: Vec<u8>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Deleted {
-    #[prost(int64, tag = "2")]
-    deleted: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Grant {
-    #[prost(int64, tag = "1")]
-    ttl: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Granted {
-    #[prost(int64, tag = "2")]
-    id: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Lock {
-    #[prost(bytes = "vec", tag = "1")]
-    name: Vec<u8>,
-    #[prost(int64, tag = "2")]
-    lease: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Locked {
-    #[prost(bytes = "vec", tag = "2")]
-    key: Vec<u8>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Nothing {}
 
 /// A connection and a lease, both of its own.
 pub(crate) struct Bare {
@@ -119,20 +77,6 @@ impl Bare {
         Ok(grpc.unary(Request::new(ask), path, codec).await?.into_inner())
     }
 
-    /// Puts a key that is not there, and deletes it.
-    pub(crate) async fn pair(&self, key: &[u8]) -> Result<()> {
-        let put = Put { key: key.to_vec(), value: vec![b'x'; 60], lease: self.lease };
-        let txn = Txn {
-            compare: vec![Absent { key: key.to_vec() }],
-            success: vec![PutOp { put: Some(put) }],
-        };
-        let put: Succeeded = self.ask("/etcdserverpb.KV/Txn", txn).await?;
-        let gone: Deleted =
-            self.ask("/etcdserverpb.KV/DeleteRange", Key { key: key.to_vec() }).await?;
-        anyhow::ensure!(put.succeeded && gone.deleted == 1, "the key was there already");
-        Ok(())
-    }
-
     /// Takes a lock by the server's own lock service; the answer is what releases it.
     pub(crate) async fn lock(&self, name: &str) -> Result<Vec<u8>> {
         let lock = Lock { name: name.as_bytes().to_vec(), lease: self.lease };
@@ -142,4 +86,22 @@ impl Bare {
     pub(crate) async fn unlock(&self, key: Vec<u8>) -> Result<()> {
         self.ask::<_, Nothing>("/v3lockpb.Lock/Unlock", Key { key }).await.map(drop)
     }
+}
+
+impl Pair for Bare {
+    /// Puts a key that is not there, and deletes it.
+    async fn pair(&mut self) -> Result<()> {
+        let key = b"pairs".to_vec();
+        let put = Put { key: key.clone(), value: vec![b'x'; 60], lease: self.lease };
+        let compare = vec![Absent { key: key.clone() }];
+        let txn = Txn { compare, success: vec![PutOp { put: Some(put) }] };
+        let put: Succeeded = self.ask("/etcdserverpb.KV/Txn", txn).await?;
+        let gone: Deleted = self.ask("/etcdserverpb.KV/DeleteRange", Key { key }).await?;
+        anyhow::ensure!(put.succeeded && gone.deleted == 1, "the key was there already");
+        Ok(())
+    }
+}
+
+pub(crate) fn pair(at: At) -> Boxed<Ready> {
+    Box::pin(async move { Ok(Ready::one(Bare::connect(&at.url).await?)) })
 }

@@ -7,14 +7,15 @@
 
 use crate::{
     flavour::Flavour,
-    pair::{Pair, open},
-    server,
+    pair::{At, Boxed, Pair, Ready, open},
+    source::keeper,
 };
 use anyhow::{Result, ensure};
 use lockkeeper::store::SessionId;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ProtocolVersion, Script, aio::MultiplexedConnection,
 };
+use rslock::LockManager;
 use std::time::Duration;
 
 const COMMON: &str = include_str!("../../../lockkeeper/src/store/redis/common.lua");
@@ -59,7 +60,7 @@ fn script(own: &str) -> Script {
 }
 
 /// The library's scripts, for a session that is open.
-pub(crate) struct Scripts {
+struct Scripts {
     wire: MultiplexedConnection,
     name: String,
     session: String,
@@ -70,7 +71,7 @@ pub(crate) struct Scripts {
 }
 
 impl Scripts {
-    pub(crate) fn over(wire: MultiplexedConnection, session: SessionId, name: &str) -> Self {
+    fn over(wire: MultiplexedConnection, session: SessionId, name: &str) -> Self {
         let bucket = ["e", "s", "n", "o"].map(|kind| format!("lk:{{0}}:{kind}"));
         let line = ["z", "t"].map(|kind| format!("lk:{{0}}:{kind}:{name}"));
         let (closed, session) = ("lk:{0}:x", u128::from_be_bytes(session.to_bytes()));
@@ -109,7 +110,7 @@ pub(crate) fn ensure_same(url: &str) -> Result<()> {
     redis::cmd("MONITOR").exec(&mut monitor)?;
     let url = url.to_owned();
     Flavour::CurrentThread.run(async move {
-        let (keeper, wire) = (server::keeper(&url).await?, connect(&url).await?);
+        let (keeper, wire) = (keeper(&url).await?, connect(&url).await?);
         let mut floor = Scripts::over(wire, open(keeper.store()).await?, SAME);
         keeper.lock(SAME).await?.release().await?;
         floor.pair().await?;
@@ -152,7 +153,7 @@ impl Pair for Scripts {
 }
 
 /// One key with an expiry: `SET NX PX`, and a delete if it is still ours.
-pub(crate) struct Plain {
+struct Plain {
     wire: MultiplexedConnection,
     key: String,
     delete: Script,
@@ -161,12 +162,12 @@ pub(crate) struct Plain {
 
 impl Plain {
     /// The server must know the script already: see [`Plain::load`].
-    pub(crate) fn over(wire: MultiplexedConnection, name: &str) -> Self {
+    fn over(wire: MultiplexedConnection, name: &str) -> Self {
         let (key, delete) = (format!("plain:{name}"), Script::new(COMPARE_DELETE));
         Self { wire, key, delete, last: 0 }
     }
 
-    pub(crate) async fn load(wire: &mut MultiplexedConnection) -> Result<()> {
+    async fn load(wire: &mut MultiplexedConnection) -> Result<()> {
         Script::new(COMPARE_DELETE).load_async(wire).await?;
         Ok(())
     }
@@ -186,6 +187,45 @@ impl Pair for Plain {
         ensure!(deleted == 1, "{} is gone", self.key);
         Ok(())
     }
+}
+
+struct Peer {
+    manager: LockManager,
+    name: String,
+}
+
+impl Pair for Peer {
+    async fn pair(&mut self) -> Result<()> {
+        let lock = self.manager.acquire(self.name.as_str(), lockkeeper::TTL_DEFAULT).await?;
+        lock.release().await;
+        Ok(())
+    }
+}
+
+pub(crate) fn scripts(at: At) -> Boxed<Ready> {
+    Box::pin(async move {
+        let (keeper, wire) = (keeper(&at.url).await?, connect(&at.url).await?);
+        let session = open(keeper.store()).await?;
+        let pairs = at.pairs(|name| Scripts::over(wire.clone(), session, name.as_str()))?;
+        Ok(Ready { pairs, keeper: Some(keeper) })
+    })
+}
+
+pub(crate) fn plain(at: At) -> Boxed<Ready> {
+    Box::pin(async move {
+        let mut wire = connect(&at.url).await?;
+        Plain::load(&mut wire).await?;
+        let pairs = at.pairs(|name| Plain::over(wire.clone(), name.as_str()))?;
+        Ok(Ready { pairs, keeper: None })
+    })
+}
+
+pub(crate) fn peer(at: At) -> Boxed<Ready> {
+    Box::pin(async move {
+        let manager = LockManager::new(vec![at.url.as_str()]);
+        let pairs = at.pairs(|name| Peer { manager: manager.clone(), name: name.to_string() })?;
+        Ok(Ready { pairs, keeper: None })
+    })
 }
 
 #[cfg(test)]

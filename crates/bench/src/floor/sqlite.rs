@@ -4,7 +4,10 @@
 //! statements that the library runs for an uncontended pair, prepared and cached, with constant
 //! parameters. What the library adds (ids, clocks, sessions, the gate, futures) is the difference.
 
-use crate::pair::Pair;
+use crate::{
+    pair::{At, Boxed, Pair, Ready},
+    source::path_of,
+};
 use anyhow::Result;
 use rusqlite::{Connection, OptionalExtension as _, config::DbConfig, params};
 use std::{
@@ -35,28 +38,27 @@ const PLAIN_CAPACITY: u32 = lockkeeper::store::PLAIN_CAPACITY;
 
 /// How much of the library's work the floor does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Depth {
+enum Depth {
     /// Every statement of the library, in its order.
     Same,
     /// Only the ticket's row: one insert, one delete.
     Lean,
 }
 
-impl Depth {
-    /// The statements of one pair, as the report says them.
-    pub(crate) fn statements(self) -> String {
-        let (enter, leave): (&[&str], &[&str]) = match self {
-            Self::Same => {
-                (&[BEGIN, SESSION, LINE, NEXT, INSERT, COMMIT], &[BEGIN, LEAVE, LINE, COMMIT])
-            }
-            Self::Lean => (&[BEGIN, INSERT, COMMIT], &[BEGIN, LEAVE, COMMIT]),
-        };
-        [enter, leave].concat().join("; ")
-    }
+/// The statements of one pair.
+pub(crate) const SAME: &str = "same statements: begin, session, line, next number, insert, commit; begin, delete, line, commit";
+pub(crate) const LEAN: &str = "ticket row only: begin, insert, commit; begin, delete, commit";
+
+pub(crate) fn same(at: At) -> Boxed<Ready> {
+    Box::pin(async move { Ok(Ready::one(Floor::open(path_of(&at.url)?, Depth::Same)?)) })
+}
+
+pub(crate) fn lean(at: At) -> Boxed<Ready> {
+    Box::pin(async move { Ok(Ready::one(Floor::open(path_of(&at.url)?, Depth::Lean)?)) })
 }
 
 /// A connection that takes and releases with bare statements.
-pub(crate) struct Floor {
+struct Floor {
     c: Connection,
     depth: Depth,
     janitor: Janitor,
@@ -66,7 +68,7 @@ pub(crate) struct Floor {
 
 impl Floor {
     /// Opens the file; makes it if it is not there.
-    pub(crate) fn open(path: &Path, depth: Depth) -> Result<Self> {
+    fn open(path: &Path, depth: Depth) -> Result<Self> {
         if !path.exists() {
             make(path)?;
         }

@@ -1,7 +1,13 @@
 //! The floor below the ZooKeeper store: bare requests, written and read by the task that asks.
 
-use crate::pair::Pair;
-use anyhow::{Context as _, Result, ensure};
+use crate::{
+    benches::handover::{AWAY, Queue},
+    child::Child,
+    pair::{At, Boxed, Pair, Ready},
+};
+use anyhow::{Context as _, Result, bail, ensure};
+use servers::KAZOO;
+use std::{path::Path, process::Command};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -23,7 +29,7 @@ const DATA: [u8; 60] = [b'x'; 60];
 const TIMEOUT: i32 = 600_000;
 
 /// A connection and a session, both of its own.
-pub(crate) struct Bare {
+struct Bare {
     wire: TcpStream,
     xid: i32,
     lists: bool,
@@ -32,7 +38,7 @@ pub(crate) struct Bare {
 impl Bare {
     /// Connects to the server of a lockkeeper URL. With `lists`, the folder is listed right behind each
     /// creation, in the same round trip.
-    pub(crate) async fn connect(url: &str, lists: bool) -> Result<Self> {
+    async fn connect(url: &str, lists: bool) -> Result<Self> {
         let host = url.strip_prefix("zookeeper://").context("a URL of ZooKeeper")?;
         let wire = TcpStream::connect(host).await?;
         wire.set_nodelay(true)?;
@@ -106,4 +112,29 @@ fn create(path: &str, flags: i32) -> Vec<u8> {
 fn framed(bytes: &[u8]) -> Vec<u8> {
     let length = u32::try_from(bytes.len()).expect("short");
     [&length.to_be_bytes(), bytes].concat()
+}
+
+pub(crate) fn pair(at: At) -> Boxed<Ready> {
+    Box::pin(async move { Ok(Ready::one(Bare::connect(&at.url, false).await?)) })
+}
+
+pub(crate) fn pair_with_list(at: At) -> Boxed<Ready> {
+    Box::pin(async move { Ok(Ready::one(Bare::connect(&at.url, true).await?)) })
+}
+
+/// The hand-overs, in ms, of kazoo's lock.
+pub(crate) fn kazoo(queue: &Queue) -> Result<Vec<f64>> {
+    if let Some(missing) = servers::install_peers(&[KAZOO]).pop() {
+        bail!("{missing}");
+    }
+    let python = KAZOO.python().context("it was installed a moment ago")?;
+    let hosts = queue.url.strip_prefix("zookeeper://").context("a URL of ZooKeeper")?;
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/kazoo_line.py");
+    let command = |takers: &usize| {
+        let mut command = Command::new(&python);
+        command.arg(&program).args([hosts, "/kazoo", &takers.to_string()]);
+        command.args([queue.hold, AWAY].map(|time| time.as_millis().to_string()));
+        command
+    };
+    queue.among(Child::start_programs(queue.takers.iter().map(command).collect())?)
 }

@@ -1,89 +1,43 @@
-//! MariaDB and MySQL: pairs of lock and release beside a bare lock table, and the hand-off to the next in line.
+//! The floor below the MySQL store: what a lock in SQL costs at the least with the same driver.
 //!
-//! The floor is what a lock in SQL costs at the least with the same driver: one prepared upsert that
-//! takes a row and answers with its number, and one update that frees it. MariaDB answers with a row,
+//! One prepared upsert takes a row and answers with its number, and one update frees it. MariaDB answers with a row,
 //! MySQL with the number in the packet that ends a statement.
 
-use super::sql::{self, Commit};
-use crate::{
-    args::Plan,
-    flavour::Flavour,
-    pair::Pair,
-    report::Report,
-    stats::median,
-    turns::{tell_cold, turns},
-};
+use crate::pair::{At, Boxed, Pair, Ready};
 use anyhow::Result;
 use mysql_async::{Conn, Opts, OptsBuilder, Statement, prelude::Queryable};
-use servers::{MARIADB, MYSQL, Recipe};
-
-const WAITERS: usize = 20;
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS floor(name VARBINARY(512) PRIMARY KEY, \
      owner BINARY(16), token BIGINT NOT NULL, expires DATETIME(6) NOT NULL)";
 /// The owner is decided before the expiry is changed: assignments go from left to right.
-const TAKE_MARIADB: &str = "INSERT INTO floor VALUES (?, ?, 1, NOW(6) + INTERVAL 15 SECOND) \
+pub(crate) const TAKE_MARIADB: &str = "INSERT INTO floor VALUES (?, ?, 1, NOW(6) + INTERVAL 15 SECOND) \
      ON DUPLICATE KEY UPDATE \
      token = IF(owner IS NULL OR expires < NOW(6), token + 1, token), \
      owner = IF(owner IS NULL OR expires < NOW(6), VALUES(owner), owner), \
      expires = IF(owner = VALUES(owner), VALUES(expires), expires) RETURNING owner, token";
 /// A row that is taken stays as it is, and the statement has changed none.
-const TAKE_MYSQL: &str = "INSERT INTO floor VALUES (?, ?, LAST_INSERT_ID(1), \
+pub(crate) const TAKE_MYSQL: &str = "INSERT INTO floor VALUES (?, ?, LAST_INSERT_ID(1), \
      NOW(6) + INTERVAL 15 SECOND) AS new ON DUPLICATE KEY UPDATE \
      token = IF(floor.owner IS NULL OR floor.expires < NOW(6), \
      LAST_INSERT_ID(floor.token + 1), floor.token), \
      owner = IF(floor.owner IS NULL OR floor.expires < NOW(6), new.owner, floor.owner), \
      expires = IF(floor.owner = new.owner, new.expires, floor.expires)";
-const FREE: &str = "UPDATE floor SET owner = NULL WHERE name = ? AND owner = ?";
+pub(crate) const FREE: &str = "UPDATE floor SET owner = NULL WHERE name = ? AND owner = ?";
 
-pub(super) fn mariadb(plan: &Plan) -> Result<Report> {
-    run(plan, &MARIADB, TAKE_MARIADB, open_mariadb)
-}
-
-pub(super) fn mysql(plan: &Plan) -> Result<Report> {
-    run(plan, &MYSQL, TAKE_MYSQL, open_mysql)
-}
-
-fn run<F>(plan: &Plan, recipe: &Recipe, take: &str, open: fn(String) -> F) -> Result<Report>
-where
-    F: Future<Output = Result<Floor>> + Send + 'static,
-{
-    let mut report = Report::new(recipe.name);
-    if let Some(obstacle) = recipe.obstacle() {
-        report.note(format!("not measured: {obstacle}"));
-        return Ok(report);
-    }
-    let server = recipe.start()?;
-    let url = || server.url().to_owned();
-    // The log goes to the disk with every commit, or once a second.
-    let commits = [
-        Commit { what: "flush_log_at_trx_commit 1", url: url() },
-        Commit { what: "flush_log_at_trx_commit 0", url: url() },
-    ];
-    let flush = |commit| Flavour::CurrentThread.run(set(url(), [1, 0][commit]));
-    sql::pairs(plan, &mut report, &commits, open, flush)?;
-    report.note(format!("floor: {take}; {FREE}"));
-    let waiters = plan.scaled(WAITERS, 3);
-    let times = Flavour::MultiThread.run(turns(server.url().to_owned(), waiters))?;
-    let what = format!("the next of {waiters} in line gets its turn");
-    report.row(what, &[("p50_ms", median(&times))]);
-    tell_cold(plan, server.url(), &mut report)?;
-    Ok(report)
-}
-
-/// By the same road as the library. Left to itself the driver finds out that the server is on this machine
+/// By the same way as the library. Left to itself the driver finds out that the server is on this machine
 /// and changes over to its socket file, which takes a third less time.
 async fn connect(url: &str) -> Result<Conn> {
     let opts = OptsBuilder::from_opts(Opts::from_url(url)?).prefer_socket(false);
     Ok(Conn::new(opts).await?)
 }
 
-async fn set(url: String, flush: u8) -> Result<()> {
+/// When the server writes its log to the disk; returns the URL.
+pub(crate) async fn flush(url: String, flush: u8) -> Result<String> {
     let mut client = connect(&url).await?;
     let sql = format!("SET GLOBAL innodb_flush_log_at_trx_commit = {flush}");
     client.query_drop(sql).await?;
     client.disconnect().await?;
-    Ok(())
+    Ok(url)
 }
 
 /// The bare lock table.
@@ -96,12 +50,12 @@ struct Floor {
     number: u128,
 }
 
-async fn open_mariadb(url: String) -> Result<Floor> {
-    Floor::open(url, TAKE_MARIADB, true).await
+pub(crate) fn mariadb(at: At) -> Boxed<Ready> {
+    Box::pin(async { Ok(Ready::one(Floor::open(at.url, TAKE_MARIADB, true).await?)) })
 }
 
-async fn open_mysql(url: String) -> Result<Floor> {
-    Floor::open(url, TAKE_MYSQL, false).await
+pub(crate) fn mysql(at: At) -> Boxed<Ready> {
+    Box::pin(async { Ok(Ready::one(Floor::open(at.url, TAKE_MYSQL, false).await?)) })
 }
 
 impl Floor {
