@@ -45,7 +45,28 @@ use std::{
     time::Duration,
 };
 
-/// The handle to a store of locks, for programs without async code. Cheap to clone.
+/// The handle to a store of locks, for programs without async code. Cheap to clone; clones share the thread,
+/// the connections and the sessions.
+///
+/// ```
+/// # fn main() -> lockkeeper::Result<()> {
+/// use lockkeeper::blocking::Keeper;
+/// let keeper = Keeper::connect("memory://doc-blocking-keeper")?;
+/// let workers: Vec<_> = (0..4)
+///     .map(|_| {
+///         let keeper = keeper.clone();
+///         std::thread::spawn(move || keeper.lock("counter").run(|guard| guard.fence()))
+///     })
+///     .collect();
+/// let mut fences = Vec::new();
+/// for worker in workers {
+///     fences.push(worker.join().expect("no worker panics")?);
+/// }
+/// fences.sort_unstable();
+/// fences.dedup();
+/// assert_eq!(fences.len(), 4);                    // one after the other, each with a fence of its own
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Keeper(Arc<Shared>);
 
@@ -99,6 +120,12 @@ impl Keeper {
     }
 
     /// Uses a store that the program has made itself.
+    ///
+    /// ```
+    /// # use lockkeeper::{Keeper, blocking, store::memory::Memory};
+    /// let keeper = blocking::Keeper::over(Keeper::builder(), Memory::new())?;
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Builder::over`].
@@ -199,7 +226,20 @@ macro_rules! options {
     };
 }
 
-/// A lock to be taken, with the options of [`Acquire`](crate::Acquire).
+/// A lock to be taken, with the options of [`Acquire`](crate::Acquire). It can be cloned and taken again.
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> lockkeeper::Result<()> {
+/// # let keeper = lockkeeper::blocking::Keeper::connect("memory://doc-blocking-lock")?;
+/// let report = keeper.lock("report").ttl(Duration::from_secs(30)).label("weekly");
+/// let guard = report.clone().take()?;
+/// assert!(report.clone().try_now()?.is_none());
+/// let late = report.wait(Duration::from_millis(20)).take();
+/// assert!(late.unwrap_err().is_not_acquired());
+/// guard.release()?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a lock is taken by take(), try_now() or run()"]
 pub struct Lock {
@@ -215,7 +255,7 @@ options! { Lock like Acquire:
 }
 
 impl Lock {
-    /// Waits for the lock.
+    /// Waits for the lock. The thread sleeps meanwhile; without [`wait`](Self::wait) there is no limit.
     ///
     /// # Errors
     /// As [`Acquire`](crate::Acquire).
@@ -236,6 +276,17 @@ impl Lock {
     /// Waits for the lock, runs the work and releases. The work cannot be stopped when the lock is lost:
     /// long work looks at [`is_held`](crate::Guard::is_held) from time to time.
     ///
+    /// ```
+    /// # fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = lockkeeper::blocking::Keeper::connect("memory://doc-blocking-run")?;
+    /// let done = keeper.lock("import").run(|guard| {
+    ///     let rows = ["a", "b", "c"].iter().take_while(|_| guard.is_held());
+    ///     rows.count()
+    /// })?;
+    /// assert_eq!(done, 3);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     /// As [`Acquire::run`](crate::Acquire::run).
     pub fn run<T>(self, work: impl FnOnce(&Guard) -> T) -> Result<T> {
@@ -246,7 +297,18 @@ impl Lock {
     }
 }
 
-/// As [`crate::RwLock`].
+/// As [`crate::RwLock`]: many readers, or one writer.
+///
+/// ```
+/// # fn main() -> lockkeeper::Result<()> {
+/// # let keeper = lockkeeper::blocking::Keeper::connect("memory://doc-blocking-rwlock")?;
+/// let cache = keeper.rwlock("cache");
+/// let readers = [cache.read().take()?, cache.read().take()?];
+/// assert!(cache.write().try_now()?.is_none());
+/// drop(readers);
+/// cache.write().take()?.release()?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RwLock(crate::RwLock, Keeper);
 
@@ -262,7 +324,16 @@ impl RwLock {
     }
 }
 
-/// As [`crate::Semaphore`].
+/// As [`crate::Semaphore`]: so many permits, which holders share.
+///
+/// ```
+/// # fn main() -> lockkeeper::Result<()> {
+/// # let keeper = lockkeeper::blocking::Keeper::connect("memory://doc-blocking-semaphore")?;
+/// let gpu = keeper.semaphore("gpu", 4);
+/// let three = gpu.acquire(3).take()?;
+/// assert!(gpu.acquire(2).try_now()?.is_none());   // only one is left
+/// # drop(three); Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Semaphore(crate::Semaphore, Keeper);
 
@@ -275,6 +346,21 @@ impl Semaphore {
 
 /// A lock in hand. What does not wait is the async guard's, to which this one dereferences. Dropping it
 /// releases the lock in the background.
+///
+/// ```
+/// # use std::time::Duration;
+/// # fn main() -> lockkeeper::Result<()> {
+/// # let keeper = lockkeeper::blocking::Keeper::connect("memory://doc-blocking-guard")?;
+/// let guard = keeper.lock("batch").take()?;
+/// guard.set_label("page 1 of 9")?;                // others see it in the listing
+/// guard.write(b"page 1".to_vec())?;               // stays when the lock is released
+/// let cell = keeper.read("batch")?.expect("just written");
+/// assert_eq!(cell.bytes, b"page 1");
+/// let loss = guard.loss();                        // for other threads: clonable, `'static`
+/// assert!(loss.why().is_none() && guard.remaining() > Duration::ZERO);
+/// guard.release()?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping the guard releases the lock"]
 pub struct Guard {
@@ -308,7 +394,17 @@ impl Guard {
     }
 }
 
-/// Several locks to be taken, as [`crate::LockAll`].
+/// Several locks to be taken, as [`crate::LockAll`]: in the order of their names, all or none.
+///
+/// ```
+/// # fn main() -> lockkeeper::Result<()> {
+/// # let keeper = lockkeeper::blocking::Keeper::connect("memory://doc-blocking-many")?;
+/// let guards = keeper.lock_all(["acct/2", "acct/1"]).take()?;
+/// let names: Vec<&str> = guards.iter().map(|guard| guard.name().as_str()).collect();
+/// assert_eq!(names, ["acct/1", "acct/2"]);
+/// assert!(keeper.lock_all(["acct/2", "acct/3"]).try_now()?.is_none());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "locks are taken by take() or try_now()"]
 pub struct LockAll {
@@ -346,6 +442,19 @@ fn each(guards: crate::Guards, keeper: &Keeper) -> Vec<Guard> {
 }
 
 /// As [`crate::Election`].
+///
+/// ```
+/// # fn main() -> lockkeeper::Result<()> {
+/// # let keeper = lockkeeper::blocking::Keeper::connect("memory://doc-blocking-election")?;
+/// let scheduler = keeper.election("scheduler");
+/// let term = scheduler.campaign("node 1").lead()?;
+/// let leader = scheduler.leader()?.expect("we lead");
+/// assert_eq!(leader.label, b"node 1");
+/// let first = scheduler.observe().next().expect("it never ends")?;
+/// assert!(first.is_some());
+/// term.release()?;                                // resigns
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Election(crate::Election, Keeper);
 
@@ -398,7 +507,18 @@ impl Campaign {
     }
 }
 
-/// A stream of changes, as an iterator that waits for the next one.
+/// A stream of changes, as an iterator that waits for the next one. It never ends: an error of the store is
+/// an item, and the next call goes on.
+///
+/// ```
+/// # fn main() -> lockkeeper::Result<()> {
+/// # let keeper = lockkeeper::blocking::Keeper::connect("memory://doc-blocking-changes")?;
+/// let mut lines = keeper.watch("jobs/");
+/// assert!(lines.next().expect("it never ends")?.is_empty());
+/// let guard = keeper.lock("jobs/nightly").take()?;
+/// assert_eq!(lines.next().expect("it never ends")?.len(), 1);
+/// # drop(guard); Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the iterator does nothing until it is asked for the next change"]
 pub struct Changes<S> {

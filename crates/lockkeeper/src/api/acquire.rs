@@ -103,6 +103,20 @@ impl Acquire {
     /// A request that is under way when the time is over may still be answered, for up to a second after
     /// it was sent; so a wait that is shorter than a round trip is one attempt. `wait(0)` is one attempt
     /// too, exactly as [`try_now`](Self::try_now) makes it.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Keeper}; use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-wait").await?;
+    /// # let held = keeper.lock("report").await?;
+    /// match keeper.lock("report").wait(Duration::from_millis(20)).await {
+    ///     Ok(guard) => guard.release().await?,
+    ///     Err(Error::NotAcquired { waited, .. }) => println!("still taken after {waited:?}"),
+    ///     Err(Error::Unavailable { .. }) => println!("the store is away; try later"),
+    ///     Err(e) => return Err(e),
+    /// }
+    /// # drop(held); keeper.close().await; Ok(()) }
+    /// ```
     pub fn wait(mut self, wait: Duration) -> Self {
         self.patience = Patience::For(wait);
         self
@@ -126,7 +140,8 @@ impl Acquire {
     }
 
     /// Extra time after the TTL before the store grants the lock to others, so that a crashed holder's
-    /// writes can land. Zero by default. A release frees the lock at once all the same.
+    /// writes can land. Zero by default. A release frees the lock at once all the same. Resources that check
+    /// the [fence](Guard::fence) need none.
     pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
         self.lock_delay = Some(lock_delay);
         self
@@ -210,6 +225,16 @@ impl Acquire {
 
     /// What others read beside the ticket ([`Ticket::label`](crate::Ticket::label)): at most
     /// [`LABEL_MAX`](crate::LABEL_MAX) bytes. The holder can [change](Guard::set_label) it.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-label").await?;
+    /// let guard = keeper.lock("deploy").label("release 4.2, by ci-7").await?;
+    /// let line = keeper.get("deploy").await?.expect("it is held");
+    /// assert_eq!(line.tickets[0].label, b"release 4.2, by ci-7");
+    /// # drop(guard); keeper.close().await; Ok(()) }
+    /// ```
     pub fn label(mut self, label: impl Into<Vec<u8>>) -> Self {
         self.label = label.into();
         self

@@ -58,6 +58,10 @@ impl Builder {
 
     /// For how long a lock outlives its holder's last renewal: [`TTL_DEFAULT`], unless this or `ttl=` in
     /// the URL says otherwise. This wins over the URL.
+    ///
+    /// A short TTL frees a crashed holder's locks soon, and is lost in a short outage of the store or a long pause
+    /// of the process. A session is renewed three times in its TTL, so the TTL should be at least three times
+    /// the longest pause that must be outlasted.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -77,7 +81,7 @@ impl Builder {
         self
     }
 
-    /// What others see as the owner of the locks ([`Ticket::owner`](crate::Ticket::owner)): this process
+    /// What listings, waiters and the command see as the owner of the locks ([`Ticket::owner`](crate::Ticket::owner)): this process
     /// by default.
     pub fn identity(mut self, owner: Owner) -> Self {
         self.owner = Some(owner);

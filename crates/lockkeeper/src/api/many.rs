@@ -15,7 +15,10 @@ use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 ///
 /// The locks are taken one after the other in the order of their names, whatever order they were given
 /// in. So two programs that want overlapping sets cannot wait for each other. When one of the locks
-/// cannot be had in time, those taken before are released.
+/// cannot be had in time, those taken before are released. A name that is given twice is taken once.
+///
+/// The whole set is not one atomic step: while one lock is waited for, those before it are held already,
+/// and other programs see that. Keep sets small and put the most contended name first in order.
 ///
 /// ```
 /// # use lockkeeper::Keeper; use std::time::Duration;
@@ -28,6 +31,9 @@ use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 /// guards.release().await?;
 /// # keeper.close().await; Ok(()) }
 /// ```
+///
+/// A set that is taken alone must not be mixed with locks that are taken one by one: a program that holds
+/// `acct/2` and then awaits `acct/1` can still wait for a program that holds them in the right order.
 ///
 /// # Errors
 /// As [`Acquire`]; [`Error::Lost`] if one of them was lost while waiting for another.
@@ -57,12 +63,26 @@ impl LockAll {
 
     /// Waits at most so long, for all of them together. When the time is over, the locks taken until then
     /// are released, and the error names the lock that was missing.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Keeper}; use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-many-wait").await?;
+    /// let held = keeper.lock("acct/2").await?;
+    /// let set = keeper.lock_all(["acct/1", "acct/2"]).wait(Duration::from_millis(20));
+    /// match set.await {
+    ///     Err(Error::NotAcquired { name, .. }) => assert_eq!(name.as_str(), "acct/2"),
+    ///     other => panic!("acct/2 is held: {other:?}"),
+    /// }
+    /// assert!(keeper.get("acct/1").await?.is_none());        // released again
+    /// # drop(held); keeper.close().await; Ok(()) }
+    /// ```
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// As [`Acquire::ttl`].
+    /// As [`Acquire::ttl`]. All of them share one session, so one renewal keeps all.
     pub fn ttl(self, ttl: Duration) -> Self {
         Self { lock: self.lock.ttl(ttl), ..self }
     }

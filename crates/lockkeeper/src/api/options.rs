@@ -9,7 +9,8 @@ pub const TTL_MIN: Duration = Duration::from_millis(100);
 /// The longest time to live, lease, lock-delay or hold.
 pub const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How a session is renewed. The defaults suit almost every program.
+/// How a session is renewed. The defaults suit almost every program: two renewals in a row may be lost, and
+/// the third one still comes in time.
 ///
 /// ```
 /// # use lockkeeper::{Keeper, Renew}; use std::time::Duration;

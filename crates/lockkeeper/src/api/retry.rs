@@ -5,6 +5,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 /// How a contender ([`unfair`](crate::Acquire::unfair)) goes on after it found the lock taken.
 ///
+/// Contending is for locks that are nearly always free, and for stores without lines. It costs a request for
+/// each attempt, and which contender gets a freed lock is chance: a lock that is really contended is better
+/// waited for in line, which is what [`Acquire`](crate::Acquire) does without `unfair`.
+///
 /// The pause is an upper bound: a contender also tries again when the store tells it that the lock
 /// was freed, and when the holder's lease can have run out.
 ///
@@ -27,7 +31,18 @@ enum Policy {
 }
 
 impl Retry {
-    /// Never again: the first attempt is the only one.
+    /// Never again: the first attempt is the only one. Unlike [`try_now`](crate::Acquire::try_now) this ends
+    /// with an error when the lock is taken.
+    ///
+    /// ```
+    /// # use lockkeeper::{Keeper, Retry};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-retry-none").await?;
+    /// let held = keeper.lock("a").await?;
+    /// let missed = keeper.lock("a").unfair().retry(Retry::none()).await;
+    /// assert!(missed.unwrap_err().is_not_acquired());
+    /// # drop(held); keeper.close().await; Ok(()) }
+    /// ```
     #[must_use]
     pub fn none() -> Self {
         Self(Policy::None)

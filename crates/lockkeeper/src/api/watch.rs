@@ -21,8 +21,12 @@ use tokio::{sync::oneshot, task::AbortHandle};
 const EVERY_MIN: Duration = Duration::from_millis(50);
 const EVERY_MAX: Duration = Duration::from_millis(500);
 
-/// Follows lines: by [`next`](Self::next), or as a [`Stream`] that never ends. It asks the store from
-/// time to time, more often while the lines change.
+/// Follows lines: by [`next`](Self::next), or as a [`Stream`] that never ends.
+///
+/// It asks the store from time to time: every 50 ms while the lines change, down to twice a second when they
+/// do not. So it works on every store, costs nothing where it is not polled, and shows a change half a second
+/// late at most. What must not be late, the end of a lock in hand, is told by
+/// [`Guard::lost`](crate::Guard::lost); a place in line by [`Acquire::on_wait`](crate::Acquire::on_wait).
 ///
 /// ```
 /// # use lockkeeper::Keeper;
@@ -34,6 +38,25 @@ const EVERY_MAX: Duration = Duration::from_millis(500);
 /// assert_eq!(jobs.next().await?.len(), 1);        // then whenever they have changed
 /// # drop(guard); keeper.close().await; Ok(()) }
 /// ```
+///
+/// # As a stream
+/// The combinators of `futures` and `tokio-stream` work on it; an error is an item, not the end.
+///
+/// ```
+/// # use lockkeeper::Keeper; use std::{future::poll_fn, pin::Pin};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+/// # let keeper = Keeper::connect("memory://doc-watch-stream").await?;
+/// # let guard = keeper.lock("jobs/nightly").await?;
+/// use futures_core::Stream;
+/// let mut jobs = keeper.watch("jobs/");
+/// let first = poll_fn(|cx| Pin::new(&mut jobs).poll_next(cx)).await;   // or jobs.next() of StreamExt
+/// assert_eq!(first.expect("it never ends")?[0].name.as_str(), "jobs/nightly");
+/// # drop(guard); keeper.close().await; Ok(()) }
+/// ```
+///
+/// # Load
+/// Each look is one listing of the prefix, so a dashboard that shows thousands of lines should share one
+/// watch among its viewers.
 #[must_use = "a watch does nothing until its next() is awaited"]
 pub struct Watch {
     /// `None` while a look is under way.
@@ -68,6 +91,8 @@ impl Watch {
 
     /// All lines watched: at first as they are, then whenever they have changed.
     ///
+    /// A name without tickets has no line. Holders stand at the head of a line, waiters behind them in their order.
+    ///
     /// Changes that follow each other quickly may be seen as one, and a ticket that came and went between
     /// two looks is not seen. What changes by itself, the ages of tickets, is no change.
     ///
@@ -90,7 +115,22 @@ impl Watch {
     /// The store's error; the next call goes on.
     ///
     /// # Cancel safety
-    /// A change that was not returned is returned by the next call.
+    /// A change that was not returned is returned by the next call. So it may stand in a `select!` in a loop:
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper; use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-watch-select").await?;
+    /// let mut jobs = keeper.watch("jobs/");
+    /// let mut tick = tokio::time::interval(Duration::from_millis(1));
+    /// let lines = loop {
+    ///     tokio::select! {
+    ///         lines = jobs.next() => break lines?,
+    ///         _ = tick.tick() => {}                          // the look goes on
+    ///     }
+    /// };
+    /// # assert!(lines.is_empty()); keeper.close().await; Ok(()) }
+    /// ```
     pub async fn next(&mut self) -> Result<Vec<Line>> {
         poll_fn(|cx| self.poll_lines(cx)).await
     }
