@@ -1,6 +1,6 @@
 //! Every flag, described once: parsing, help and completions come from here.
 
-use crate::{duration, exit_code, failure::Failure, output, secrets, store};
+use crate::{bench, doctor, duration, exit_code, failure::Failure, output, secrets, store};
 use clap::{
     ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
     error::{ContextKind, ContextValue, ErrorKind},
@@ -95,6 +95,14 @@ pub(crate) enum Verb {
         #[arg(long)]
         print: bool,
     },
+
+    /// Look whether a store, as it is set up, is one to trust locks to
+    #[command(after_long_help = doctor::HELP)]
+    Doctor(doctor::Doctor),
+
+    /// Measure a store for a few seconds: rough figures
+    #[command(after_long_help = bench::HELP)]
+    Bench(bench::Bench),
 
     /// Print a completion script for a shell
     Completions {

@@ -7,6 +7,12 @@
 
 use lockkeeper::{Error, ErrorKind, StoreError};
 
+/// `doctor`: a promise is weaker than it could be, locks are slow, or may soon be refused.
+pub(crate) const WARNINGS: u8 = 1;
+/// `doctor`: two can hold one lock.
+pub(crate) const UNSAFE: u8 = 2;
+/// `doctor`: the store cannot be reached or used.
+pub(crate) const UNCHECKED: u8 = 3;
 /// The flags, the name or their combination make no sense; nothing was done.
 pub(crate) const USAGE: u8 = 64;
 /// The store could not be reached, or has no room.

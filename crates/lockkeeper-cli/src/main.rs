@@ -12,12 +12,16 @@ compile_error!(
      the library runs on any Unix"
 );
 
+mod bench;
 mod child;
 mod cli;
+mod daily;
+mod doctor;
 mod duration;
 mod event;
 mod exit_code;
 mod failure;
+mod handover;
 mod hold;
 mod listing;
 mod ls;
@@ -120,6 +124,8 @@ async fn verb(cli: &Cli) -> Result<End, Failure> {
         Verb::Ls { prefix } => ls::ls(prefix, &cli.common).await?,
         Verb::Show { name } => show::show(name, &cli.common).await?,
         Verb::Migrate { print } => migrate::migrate(*print, &cli.common).await?,
+        Verb::Doctor(args) => return doctor::doctor(args, &cli.common).await,
+        Verb::Bench(args) => return bench::bench(args, &cli.common).await,
         Verb::Completions { shell } => cli::completions(*shell),
     };
     Ok(End::Code(output::answer(&answer)))

@@ -3,7 +3,7 @@
 use crate::{
     child::Child,
     cli::{Common, OnLost, Run},
-    duration,
+    daily, duration,
     event::{self, Event, Manner, Voice},
     exit_code,
     failure::{self, Failure},
@@ -179,7 +179,10 @@ impl Job<'_> {
         loop {
             asked += 1;
             let why = match self.turn(keeper, ears).await? {
-                Turn::Granted(guard) => return self.hold(guard, ears).await,
+                Turn::Granted(guard) => {
+                    let _look = daily::look(keeper, &self.url, self.voice);
+                    return self.hold(guard, ears).await;
+                }
                 Turn::NotAcquired => return Ok(End::Code(self.args.conflict_exit_code)),
                 Turn::Interrupted(signal) => return Ok(End::Signal(signal as i32)),
                 Turn::Lost(why) => why,

@@ -19,7 +19,7 @@ pub(crate) fn url(said: Option<&str>) -> Result<String, Failure> {
         Some(url) if url.starts_with("memory:") => Err(in_memory()),
         Some(url) => Ok(lockkeeper::store::absolute(url)?),
         None => {
-            let folder = state_folder(|name| env::var_os(name).map(PathBuf::from))?;
+            let folder = user_folder()?;
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
             made.with_context(|| format!("cannot create the folder {}", folder.display()))
                 .map_err(unusable)?;
@@ -47,6 +47,11 @@ pub(crate) fn for_the_command(
     let inherited = said.is_some() && env::var(VARIABLE).ok().as_deref() == said;
     let nested = if inherited { url.to_owned() } else { open.clone() };
     [(VARIABLE, Some(nested)), ("LOCKKEEPER_STORE_URL", Some(open))]
+}
+
+/// The user's folder for what lockkeeper keeps; it need not be there.
+pub(crate) fn user_folder() -> Result<PathBuf, Failure> {
+    state_folder(|name| env::var_os(name).map(PathBuf::from))
 }
 
 /// Where the embedded store lives when nobody says otherwise.

@@ -32,7 +32,7 @@
 //! `tokio::task::spawn_blocking`. Dropping works anywhere.
 
 use crate::{
-    Builder, Capabilities, Cell, Health, IntoName, Leader, Line, Loss, Observer, Result, Retry,
+    Advice, Builder, Capabilities, Cell, Health, IntoName, Leader, Line, Loss, Observer, Result, Retry,
     Sequencer, Store, TicketId, Wait, Watch, api::acquire::finish, session::own_thread::OwnThread,
     store::AnyStore,
 };
@@ -173,6 +173,11 @@ impl Keeper {
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.as_async().capabilities()
+    }
+
+    /// As [`crate::Keeper::advice`], with the same errors.
+    pub fn advice(&self) -> Result<Vec<Advice>> {
+        self.block_on(self.as_async().advice())
     }
 
     /// As [`crate::Keeper::watch`]: an iterator that never ends.

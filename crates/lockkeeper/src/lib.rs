@@ -41,6 +41,7 @@
 //! | to refuse an overtaken writer | [`Guard::fence`], [`Guard::sequencer`] with [`Keeper::check`] |
 //! | a small value under the lock | [`Guard::write`], [`Keeper::read`] |
 //! | to see holders and waiters | [`Keeper::list`], [`Keeper::get`], [`Keeper::watch`] |
+//! | to know what in the server's set-up can hurt locks | [`Keeper::advice`] |
 //! | the same without async | [`blocking::Keeper`] |
 //!
 //! [`store`] is the contract with stores, for authors of one.
@@ -91,4 +92,4 @@ pub use model::{
     sequencer::Sequencer,
     ticket::{LABEL_MAX, Mode, Owner, PERMITS_MAX, TicketId, TicketIdError},
 };
-pub use store::{Capabilities, Cell, Holder, Store, Terms, Wait};
+pub use store::{Advice, Capabilities, Cell, Holder, Severity, Store, Terms, Wait};

@@ -14,7 +14,7 @@ use crate::{
         ticket::{Mode, Owner, TicketId},
     },
     session::{keeper_state::KeeperState, own_thread::OwnThread, times::Times},
-    store::{AnyStore, Capabilities, Cell, LIST_MAX, ListScope, Store},
+    store::{Advice, AnyStore, Capabilities, Cell, LIST_MAX, ListScope, Store},
 };
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -103,8 +103,33 @@ impl Keeper {
         Ok(self.clone())
     }
 
+    /// Looks at the store's set-up: what of it can hurt locks, the worst first. It asks the server a few questions,
+    /// which connecting does not.
+    ///
+    /// ```
+    /// # use lockkeeper::{Keeper, Severity};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-advice").await?;
+    /// for advice in keeper.advice().await? {
+    ///     eprintln!("{} ({}): {advice}", advice.code, advice.severity);
+    ///     assert!(advice.severity < Severity::Exclusion, "two could hold one lock");
+    /// }
+    /// # keeper.close().await; Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The store's error.
+    ///
+    /// # Cancel safety
+    /// Only reads.
+    pub async fn advice(&self) -> Result<Vec<Advice>> {
+        let mut advice = self.inner.store.advice().await?;
+        advice.sort_by(|one, other| other.severity.cmp(&one.severity));
+        Ok(advice)
+    }
+
     /// The store behind the keeper, for what only a store can say
-    /// ([`advice`](crate::Store::advice), [`blind_spots`](crate::Store::blind_spots)).
+    /// ([`blind_spots`](crate::Store::blind_spots)).
     ///
     /// A clone of it does not outlive the thread of a keeper that has one of its own
     /// ([`renew_on_own_thread`](crate::Builder::renew_on_own_thread)): use it while the keeper is there.

@@ -34,6 +34,7 @@
 //! 6. No answer until the deadline (TTL after the last good renewal, less a margin): the guards are lost, and
 //!    nothing more is sent for the session. The store keeps its locks closed for TTL and lock-delay.
 
+mod advice;
 mod capabilities;
 mod common;
 mod erased;
@@ -63,6 +64,7 @@ pub use crate::model::{
     line::{Front, LINE_MAX, LineRow, settle},
     ticket::{PLAIN_CAPACITY, Place, SessionId},
 };
+pub use advice::{Advice, Severity};
 pub use capabilities::Capabilities;
 pub use erased::AnyStore;
 pub use url::{absolute, migration};
@@ -415,35 +417,6 @@ impl Cell {
     }
 }
 
-/// Something about a store's set-up that its users should know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Advice {
-    /// What was found.
-    pub what: String,
-    /// What can happen because of it.
-    pub consequence: String,
-    /// What to do about it.
-    pub remedy: String,
-}
-
-impl Advice {
-    /// What was found, what can happen because of it, and what to do about it.
-    pub fn new(
-        what: impl Into<String>,
-        consequence: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self { what: what.into(), consequence: consequence.into(), remedy: remedy.into() }
-    }
-}
-
-impl fmt::Display for Advice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}; {}", self.what, self.consequence, self.remedy)
-    }
-}
-
 /// Where a store drops its hints. Every method may be called from any thread and never blocks.
 ///
 /// Hints may be spurious and may be lost; a slow re-check stands behind each of them.
@@ -548,7 +521,8 @@ pub trait Store: Send + Sync + 'static {
     fn evict(&self, name: Name, ticket: TicketId)
     -> impl Future<Output = StoreResult<bool>> + Send;
 
-    /// Looks at the store's set-up: what could hurt locks, each with its consequence and remedy.
+    /// Looks at the store's set-up: what could hurt locks, each with its consequence and remedy. Runs only when it
+    /// is asked for ([`Keeper::advice`](crate::Keeper::advice)), never at connect.
     fn advice(&self) -> impl Future<Output = StoreResult<Vec<Advice>>> + Send {
         async { Ok(Vec::new()) }
     }

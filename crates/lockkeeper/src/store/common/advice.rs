@@ -1,15 +1,21 @@
 //! Collecting advice about a server's set-up.
 
-use crate::{clock::Clock, store::Advice};
+use crate::{
+    clock::Clock,
+    store::{Advice, Severity},
+};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 use std::collections::HashMap;
 
 /// A difference between the server's clock and ours above this is reported, in microseconds.
 const SKEW_MICROS: u64 = 30_000_000;
 
 /// What a server says about itself: settings and figures by their names.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 #[derive(Default)]
 pub(in crate::store) struct Facts(HashMap<String, String>);
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 impl Facts {
     /// What the server says of `name`; empty if it does not know it.
     pub(in crate::store) fn get(&self, name: &str) -> &str {
@@ -25,12 +31,14 @@ impl Facts {
     }
 }
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 impl Extend<(String, String)> for Facts {
     fn extend<T: IntoIterator<Item = (String, String)>>(&mut self, facts: T) {
         self.0.extend(facts);
     }
 }
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 impl FromIterator<(String, String)> for Facts {
     fn from_iter<T: IntoIterator<Item = (String, String)>>(facts: T) -> Self {
         Self(facts.into_iter().collect())
@@ -46,14 +54,27 @@ impl Findings {
     pub(in crate::store) fn add_if(
         &mut self,
         wrong: bool,
+        code: &'static str,
+        severity: Severity,
         what: impl Into<String>,
         consequence: &str,
         remedy: &str,
     ) {
         if wrong {
-            let (consequence, remedy) = (consequence.to_owned(), remedy.to_owned());
-            self.0.push(Advice { what: what.into(), consequence, remedy });
+            self.0.push(Advice::new(code, severity, what, consequence, remedy));
         }
+    }
+
+    /// The advice, with what several servers have in common said once.
+    #[cfg(feature = "redis")]
+    pub(in crate::store) fn without_repeats(self) -> Vec<Advice> {
+        let mut all: Vec<Advice> = Vec::new();
+        for advice in self.0 {
+            if !all.contains(&advice) {
+                all.push(advice);
+            }
+        }
+        all
     }
 
     /// Compares the server's wall clock with ours: it is a floor for fences.
@@ -65,7 +86,14 @@ impl Findings {
     ) {
         let apart = clock.wall_micros().abs_diff(server_micros.cast_unsigned());
         let what = format!("the server's clock and ours are {} seconds apart", apart / 1_000_000);
-        self.add_if(apart >= SKEW_MICROS, what, consequence, "let both machines keep time (NTP)");
+        self.add_if(
+            apart >= SKEW_MICROS,
+            "clock-skew",
+            Severity::Durability,
+            what,
+            consequence,
+            "let both machines keep time (NTP)",
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! What several stores share.
 
-#[cfg(any(feature = "mysql", feature = "postgres"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(crate) mod advice;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod decode;

@@ -79,6 +79,8 @@ pub struct Etcd {
     mark_lease: MarkLease,
     /// Compacts the history, if the URL asks for it.
     compactor: Option<Compactor>,
+    /// Where members show their figures without TLS.
+    plain_endpoints: Vec<(String, u16)>,
 }
 
 impl Etcd {
@@ -86,6 +88,8 @@ impl Etcd {
     pub(super) async fn connect(url: StoreUrl) -> Result<Self> {
         let Config { endpoints, credentials, root, raw, compact } = Config::from_url(url)?;
         let clock = Clock::system();
+        let plain = endpoints.iter().filter(|endpoint| endpoint.tls.is_none());
+        let plain_endpoints = plain.map(|e| (e.host.clone(), e.port)).collect();
         let client = Client::new(endpoints, credentials, clock.clone()).map_err(|e| {
             let what = "the URL cannot be used";
             StoreError::not_applied(KIND, ErrorKind::Misconfigured, what).because(e)
@@ -95,10 +99,8 @@ impl Etcd {
         let id = identity(&client, &keys).await?;
         let (sessions, mark_lease) = Default::default();
         let compactor = compact.map(|every| Compactor::new(&client, &keys, every));
-        let store = Self { id, clock, client, keys, sessions, mark_lease, compactor };
-        for advice in store.setup_advice().await? {
-            tracing::warn!(%advice, "the etcd cluster's set-up");
-        }
+        let store = Self { id, clock, client, keys, sessions, mark_lease, compactor, plain_endpoints };
+        store.refuse_old().await?;
         Ok(store)
     }
 

@@ -11,7 +11,7 @@ use crate::{
     clock::Clock,
     error::{ErrorKind, StoreError},
     store::{
-        Advice, StoreResult,
+        Advice, Severity, StoreResult,
         common::{
             advice::{Facts, Findings},
             repeat::Repeat,
@@ -36,11 +36,10 @@ const REPLICAS: &str = "SHOW STATUS WHERE Variable_name IN ('Slaves_connected', 
 const DUMPS: &str = "SELECT 'dumps' AS Variable_name, CAST(COUNT(*) AS CHAR) AS Value \
      FROM performance_schema.processlist WHERE command LIKE 'Binlog Dump%'";
 
-/// Refuses a server that is too old, and collects what its users should know.
+/// What users of this server should know.
 pub(super) async fn collect(connections: &Connections, clock: &Clock) -> StoreResult<Vec<Advice>> {
     let facts: Facts = pairs(connections, SETTINGS).await?.into_iter().collect();
     let version = facts.get("version");
-    refuse_old(version)?;
     let mut status: Facts = pairs(connections, REPLICAS).await?.into_iter().collect();
     if !version.contains("MariaDB") {
         status.extend(dumps(connections).await?);
@@ -77,7 +76,8 @@ async fn dumps(connections: &Connections) -> StoreResult<Vec<(String, String)>> 
     }
 }
 
-fn refuse_old(version: &str) -> StoreResult<()> {
+/// Refuses a server that is too old.
+pub(super) fn refuse_old(version: &str) -> StoreResult<()> {
     let (kind, oldest) = match version.contains("MariaDB") {
         true => ("MariaDB", OLDEST_MARIADB),
         false => ("MySQL", OLDEST_MYSQL),
@@ -100,12 +100,16 @@ fn judge_settings(findings: &mut Findings, facts: &Facts) {
     let sync = facts.get("sync_binlog");
     findings.add_if(
         facts.is_on("read_only") || facts.is_on("super_read_only"),
+        "read-only",
+        Severity::Availability,
         "the server is read-only",
         "no lock can be taken",
         "connect to the primary",
     );
     findings.add_if(
         !flush.is_empty() && flush != "1",
+        "innodb-flush",
+        Severity::Durability,
         format!("innodb_flush_log_at_trx_commit is {flush}"),
         "a crash can take back the last second of locks while their holders live; fences go on from \
          the server's clock, so fenced resources stay safe, others do not",
@@ -113,24 +117,32 @@ fn judge_settings(findings: &mut Findings, facts: &Facts) {
     );
     findings.add_if(
         facts.is_on("log_bin") && sync != "1",
+        "sync-binlog",
+        Severity::Durability,
         format!("sync_binlog is {sync}"),
         "after a crash replicas and backups may lack the last locks",
         "set sync_binlog to 1",
     );
     findings.add_if(
         facts.is_on("log_bin") && facts.get("binlog_format") == "STATEMENT",
+        "binlog-format",
+        Severity::Availability,
         "binlog_format is STATEMENT",
         "the server refuses our transactions, which are READ COMMITTED",
         "set binlog_format to ROW or MIXED",
     );
     findings.add_if(
         facts.is_on("innodb_rollback_on_timeout"),
+        "rollback-on-timeout",
+        Severity::Information,
         "innodb_rollback_on_timeout is on",
         "a transaction of yours that waits too long for lk_lock loses all it has done",
         "roll back on every error, as one should, or set it off",
     );
     findings.add_if(
         facts.is_on("wsrep_on"),
+        "galera",
+        Severity::Durability,
         "the server is a node of a Galera cluster",
         "a row that is locked on one node is not on another: locks stay right, because conflicting \
          commits fail, but lk_lock and lk_fence_check hold no client on another node",
@@ -146,6 +158,8 @@ fn judge_replicas(findings: &mut Findings, facts: &Facts, status: &Facts) {
         facts.is_on("rpl_semi_sync_master_enabled") || facts.is_on("rpl_semi_sync_source_enabled");
     findings.add_if(
         connected > 0 && !(semi && acknowledging > 0),
+        "async-replicas",
+        Severity::Durability,
         format!("{connected} replicas follow without acknowledging"),
         "a failover can forget the last locks and fences while their holders live",
         "use semi-synchronous replication, or wait a TTL before a replica takes over",

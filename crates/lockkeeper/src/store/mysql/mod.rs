@@ -138,14 +138,13 @@ impl Shared {
         let Config { opts, prefix, create } = config;
         let connections = Connections::new(opts, clock.clone());
         connections.first().await?;
-        for advice in advice::collect(&connections, &clock).await? {
-            tracing::warn!(%advice, "the database server's set-up");
-        }
-        let ensured = schema::ensure(&connections, &clock, &prefix, create).await;
-        let id = rights::check(&connections, &prefix, ensured).await?;
         let (sql, repeat) = ("SELECT VERSION() AS version", Repeat::IfNotApplied);
         let call = connections.call(&connections.requests, sql, Vec::new(), repeat);
-        let server = Server::of(&field::<String>(&one(call.await?)?, "version")?);
+        let version: String = field(&one(call.await?)?, "version")?;
+        advice::refuse_old(&version)?;
+        let server = Server::of(&version);
+        let ensured = schema::ensure(&connections, &clock, &prefix, create).await;
+        let id = rights::check(&connections, &prefix, ensured).await?;
         Ok(Self {
             id: AtomicU64::new(u64::from_be_bytes(id.0)),
             server_clock: ServerClock::new(clock.clone()),

@@ -11,7 +11,7 @@ use crate::{
     clock::Clock,
     error::{ErrorKind, StoreError},
     store::{
-        Advice, StoreResult,
+        Advice, Severity, StoreResult,
         common::{
             advice::{Facts, Findings},
             repeat::Repeat,
@@ -23,6 +23,8 @@ use crate::{
 const OLDEST: i64 = 130_000;
 /// A snapshot that is so many transactions old is reported. A lock and its release are two.
 const OLD_SNAPSHOT: i64 = 100_000;
+/// So is one that is so many seconds old, unless the server's setting `lockkeeper.old_snapshot_seconds` says otherwise.
+const OLD_SNAPSHOT_SECONDS: i64 = 3_600;
 
 async fn facts(requests: &Connection, statements: &Statements) -> StoreResult<Facts> {
     let rows = requests.call(&statements.facts, &[], Repeat::Always).await?;
@@ -53,6 +55,7 @@ pub(super) async fn collect(
     let facts = facts(requests, statements).await?;
     let mut findings = Findings::default();
     judge_server(&mut findings, &facts);
+    judge_snapshots(&mut findings, &facts);
     judge_pooler(&mut findings, &facts, requests.is_pooled().await?);
     findings.compare_clocks(
         facts.number("now"),
@@ -61,13 +64,23 @@ pub(super) async fn collect(
     );
     for (right, statement) in rights::missing(requests, statements, schema).await? {
         let what = format!("the user has no right to {right}");
-        findings.add_if(true, what, "locks cannot be taken", &statement);
+        let consequence = "locks cannot be taken";
+        findings.add_if(
+            true,
+            "missing-right",
+            Severity::Availability,
+            what,
+            consequence,
+            &statement,
+        );
     }
     // A user that may not ask is among the findings already.
     let history = requests.call(&statements.history, &[], Repeat::Always).await;
     let history = history.map_or(Ok(Some(0)), |rows| scalar::<Option<i64>>(&rows))?;
     findings.add_if(
         history.is_none(),
+        "hidden-history",
+        Severity::Durability,
         "the server does not tell its timeline (lk_history() is NULL)",
         "after a failover that a pooler or a proxy hides, a grant that was lost while its ticket stayed is \
          not noticed",
@@ -77,15 +90,19 @@ pub(super) async fn collect(
 }
 
 fn judge_server(findings: &mut Findings, facts: &Facts) {
-    let (replicas, oldest) = (facts.number("replicas"), facts.number("oldest_snapshot"));
+    let replicas = facts.number("replicas");
     findings.add_if(
         facts.is_on("is_replica"),
+        "replica",
+        Severity::Availability,
         "the server is a replica",
         "it accepts no writes, so no lock can be taken",
         "name all servers in the URL, postgres://a,b/db: the one that can write is found",
     );
     findings.add_if(
         facts.get("synchronous_commit") == "off",
+        "synchronous-commit",
+        Severity::Durability,
         "synchronous_commit is off",
         "a crash of the server forgets what was done in the last fraction of a second: a lock that \
          was granted then may be granted again, with a fence that is greater all the same",
@@ -93,22 +110,34 @@ fn judge_server(findings: &mut Findings, facts: &Facts) {
     );
     findings.add_if(
         !facts.is_on("fsync") || !facts.is_on("full_page_writes"),
+        "fsync",
+        Severity::Durability,
         "fsync or full_page_writes is off",
         "a crash of the machine can destroy the database, locks and fences included",
         "turn both on",
     );
     findings.add_if(
         replicas > 0 && facts.get("synchronous_replicas").is_empty(),
+        "async-replicas",
+        Severity::Durability,
         format!("{replicas} replicas follow asynchronously"),
         "a failover can lose the last grants: two may hold one lock until the first of them renews, \
          and fences go on from the new server's clock",
         "set synchronous_standby_names, or let resources check fences",
     );
+}
+
+fn judge_snapshots(findings: &mut Findings, facts: &Facts) {
+    let (transactions, seconds) =
+        (facts.number("oldest_snapshot"), facts.number("oldest_snapshot_seconds"));
+    let most = facts.get("old_snapshot_seconds").parse().unwrap_or(OLD_SNAPSHOT_SECONDS);
     findings.add_if(
-        oldest >= OLD_SNAPSHOT,
+        transactions >= OLD_SNAPSHOT || seconds >= most,
+        "old-snapshot",
+        Severity::Performance,
         format!(
-            "a snapshot is in use that is {oldest} transactions old (backend_xmin in pg_stat_activity): a backup, \
-             a long query or a forgotten transaction"
+            "a snapshot is in use that is {seconds} s and {transactions} transactions old (backend_xmin in \
+             pg_stat_activity): a backup, a long query or a forgotten transaction"
         ),
         "every earlier version of a lock's row is kept as long as it lasts, so locks in much use become \
          slower and slower",
@@ -120,16 +149,57 @@ fn judge_pooler(findings: &mut Findings, facts: &Facts, pooled: bool) {
     let isolation = facts.get("isolation");
     findings.add_if(
         pooled && isolation != "read committed",
+        "pooler-isolation",
+        Severity::Performance,
         format!("default_transaction_isolation is {isolation}, and a pooler stands in between"),
         "requests for one lock meet serialization errors and are repeated",
         "ALTER ROLE … SET default_transaction_isolation = 'read committed'",
     );
     findings.add_if(
         pooled,
+        "pooler",
+        Severity::Performance,
         "the server sees us come from another port than we do: a pooler or an address translation \
          stands in between",
         "nothing is prepared and no connection listens, so a waiter polls and gets its turn later",
         "connect to the server itself, or say pooler=false if no pooler lends connections out for a \
          transaction",
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn codes(pairs: &[(&str, &str)]) -> Vec<&'static str> {
+        let safe = [("synchronous_commit", "on"), ("fsync", "on"), ("full_page_writes", "on")];
+        let changed = safe.iter().filter(|(name, _)| pairs.iter().all(|(with, _)| with != name));
+        let all = changed.chain(pairs).map(|(name, value)| ((*name).into(), (*value).into()));
+        let (facts, mut findings) = (all.collect::<Facts>(), Findings::default());
+        judge_server(&mut findings, &facts);
+        judge_snapshots(&mut findings, &facts);
+        findings.0.iter().map(|advice| advice.code).collect()
+    }
+
+    #[test]
+    fn each_danger_is_named_and_a_safe_set_up_gets_no_advice() {
+        assert!(codes(&[]).is_empty());
+        assert_eq!(codes(&[("synchronous_commit", "off")]), ["synchronous-commit"]);
+        assert_eq!(codes(&[("full_page_writes", "off")]), ["fsync"]);
+        assert_eq!(codes(&[("is_replica", "on")]), ["replica"]);
+        assert_eq!(codes(&[("replicas", "1")]), ["async-replicas"]);
+        assert!(codes(&[("replicas", "1"), ("synchronous_replicas", "*")]).is_empty());
+    }
+
+    #[test]
+    fn a_snapshot_is_old_after_an_hour_or_many_transactions() {
+        let of = |transactions, seconds| {
+            codes(&[("oldest_snapshot", transactions), ("oldest_snapshot_seconds", seconds)])
+        };
+        assert!(of("99999", "3599").is_empty());
+        assert_eq!(of("100000", "1"), ["old-snapshot"]);
+        assert_eq!(of("0", "3600"), ["old-snapshot"]);
+        let early = [("oldest_snapshot_seconds", "2"), ("old_snapshot_seconds", "2")];
+        assert_eq!(codes(&early), ["old-snapshot"], "the server's own limit");
+    }
 }

@@ -1,4 +1,14 @@
 -- What the store wants to know about a server, by name. One round trip.
+WITH snapshots AS (
+  SELECT age(backend_xmin) AS transactions, extract(epoch FROM clock_timestamp() - xact_start) AS seconds
+    FROM pg_stat_activity
+    WHERE backend_xmin IS NOT NULL AND pid <> pg_backend_pid() AND coalesce(datname, current_database()) = current_database()
+  UNION ALL
+  SELECT age(transaction), extract(epoch FROM clock_timestamp() - prepared)
+    FROM pg_prepared_xacts WHERE database = current_database()
+  UNION ALL
+  SELECT age(xmin), 0 FROM pg_replication_slots WHERE xmin IS NOT NULL
+)
 SELECT name, value FROM (VALUES
   ('version', current_setting('server_version_num')),
   ('encoding', current_setting('server_encoding')),
@@ -9,7 +19,8 @@ SELECT name, value FROM (VALUES
   ('is_replica', CASE WHEN pg_is_in_recovery() THEN 'on' ELSE 'off' END),
   ('replicas', (SELECT count(*)::text FROM pg_stat_replication)),
   ('synchronous_replicas', current_setting('synchronous_standby_names')),
-  ('oldest_snapshot', (SELECT coalesce(max(age(backend_xmin)), 0)::text
-     FROM pg_stat_activity WHERE pid <> pg_backend_pid())),
+  ('oldest_snapshot', (SELECT coalesce(max(transactions), 0)::text FROM snapshots)),
+  ('oldest_snapshot_seconds', (SELECT coalesce(max(seconds), 0)::bigint::text FROM snapshots)),
+  ('old_snapshot_seconds', coalesce(current_setting('lockkeeper.old_snapshot_seconds', true), '')),
   ('now', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text)
 ) AS facts(name, value)

@@ -176,9 +176,6 @@ impl Shared {
             sweeping: Arc::default(),
         };
         store.server_clock.set(reply::scalar(&store.ask(&store.statements.clock, &[]).await?)?);
-        for advice in store.advice().await? {
-            tracing::warn!(%advice, "the PostgreSQL server's set-up");
-        }
         Ok(store)
     }
 

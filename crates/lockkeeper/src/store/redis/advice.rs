@@ -4,35 +4,50 @@ use super::{KIND, connection::Connection};
 use crate::{
     clock::Clock,
     error::{ErrorKind, StoreError},
-    store::{Advice, StoreResult},
+    store::{Advice, Severity, StoreResult, common::advice::Findings},
 };
 use redis::Value;
 use std::collections::HashMap;
 
 /// The oldest server whose scripts and messages suffice.
 const OLDEST: (u32, u32) = (6, 2);
-/// The difference between the clocks that is worth a word, in microseconds.
-const SKEW_MICROS: u64 = 30_000_000;
 
-/// Refuses a server that is too old, and says what else should be known about it.
+/// Refuses a server that is too old.
+pub(super) async fn refuse(connection: &Connection) -> StoreResult<()> {
+    let infos = texts(connection.query(redis::cmd("INFO").arg("server")).await?);
+    infos.iter().try_for_each(|info| refuse_old(&facts(info)))
+}
+
+/// What users of this server, or of this cluster, should know.
 pub(super) async fn of(connection: &Connection, clock: &Clock) -> StoreResult<Vec<Advice>> {
-    let mut advice = Vec::new();
-    let infos = texts(connection.query(&redis::cmd("INFO")).await?);
+    let infos = infos(connection).await?;
+    let (mut findings, clustered) = (Findings::default(), connection.is_cluster());
+    // A cluster answers for all its nodes, each with a set-up of its own.
     for info in &infos {
         let facts = facts(info);
-        refuse_old(&facts)?;
-        advice.extend([role(&facts), persistence(&facts)].into_iter().flatten());
+        judge_memory(&mut findings, &facts);
+        judge_persistence(&mut findings, &facts);
+        if !clustered {
+            judge_replication(&mut findings, &facts);
+        }
     }
-    advice.dedup();
-    // A cluster answers for all its nodes, each with a set-up of its own; the rest is one server's.
-    let [info] = &infos[..] else { return Ok(advice) };
-    let facts = facts(info);
-    // Hosted servers often forbid CONFIG; then only INFO speaks.
-    if let Ok(config) = config(connection).await {
-        advice.extend([eviction(&config), fsync(&facts, &config)].into_iter().flatten());
+    judge_cluster(&mut findings, clustered);
+    if let ([info], false) = (&infos[..], clustered) {
+        judge_fsync(&mut findings, &facts(info), appendfsync(connection).await.as_deref());
+        let (seconds, micros): (i64, i64) = connection.query(&redis::cmd("TIME")).await?;
+        findings.compare_clocks(
+            seconds * 1_000_000 + micros,
+            clock,
+            "locks do not mind; fences may fall back if a server whose clock is behind takes over without \
+             the latest data",
+        );
     }
-    advice.extend(skew(connection, clock).await?);
-    Ok(advice)
+    Ok(findings.without_repeats())
+}
+
+/// What one server says of itself, or each node of a cluster.
+pub(in crate::store) async fn infos(connection: &Connection) -> StoreResult<Vec<String>> {
+    Ok(texts(connection.query(&redis::cmd("INFO")).await?))
 }
 
 /// The texts in an answer: one from a server, one for each node from a cluster.
@@ -45,15 +60,18 @@ fn texts(answer: Value) -> Vec<String> {
     }
 }
 
-type Facts<'a> = HashMap<&'a str, &'a str>;
+pub(in crate::store) type Facts<'a> = HashMap<&'a str, &'a str>;
 
-fn facts(info: &str) -> Facts<'_> {
+pub(in crate::store) fn facts(info: &str) -> Facts<'_> {
     info.lines().filter_map(|line| line.trim_end().split_once(':')).collect()
 }
 
-async fn config(connection: &Connection) -> StoreResult<HashMap<String, String>> {
+/// How the append-only file is synced. Hosted servers often forbid to ask for it.
+async fn appendfsync(connection: &Connection) -> Option<String> {
     let mut get = redis::cmd("CONFIG");
-    connection.query(get.arg("GET").arg("maxmemory*").arg("appendfsync")).await
+    let answer: StoreResult<HashMap<String, String>> =
+        connection.query(get.arg("GET").arg("appendfsync")).await;
+    answer.ok()?.remove("appendfsync")
 }
 
 fn refuse_old(facts: &Facts<'_>) -> StoreResult<()> {
@@ -67,53 +85,98 @@ fn refuse_old(facts: &Facts<'_>) -> StoreResult<()> {
     Err(StoreError::not_applied(KIND, ErrorKind::Misconfigured, what))
 }
 
-fn role(facts: &Facts<'_>) -> Option<Advice> {
-    (facts.get("role") == Some(&"slave")).then(|| Advice {
-        what: "the server is a replica".into(),
-        consequence: "it accepts no writes, so no lock can be taken".into(),
-        remedy: "connect to the primary, or through redis+sentinel://".into(),
-    })
+/// Keys that the server may remove by itself.
+pub(in crate::store) fn judge_memory(findings: &mut Findings, facts: &Facts<'_>) {
+    let limited = facts.get("maxmemory").is_some_and(|most| *most != "0");
+    let policy = facts.get("maxmemory_policy").copied().unwrap_or("noeviction");
+    findings.add_if(
+        policy != "noeviction",
+        "eviction",
+        if limited { Severity::Exclusion } else { Severity::Information },
+        match limited {
+            true => format!("the server may evict keys when memory is short ({policy})"),
+            false => format!(
+                "maxmemory-policy is {policy}, which takes effect as soon as maxmemory is set"
+            ),
+        },
+        "a lock can vanish while it is held",
+        "set maxmemory-policy noeviction, or give locks a server of their own",
+    );
 }
 
-fn persistence(facts: &Facts<'_>) -> Option<Advice> {
-    (facts.get("aof_enabled") == Some(&"0")).then(|| Advice {
-        what: "the server keeps no append-only file".into(),
-        consequence: "a restart forgets all locks while their holders live; fences go on from the \
-             server's clock, so fenced resources stay safe, others do not"
-            .into(),
-        remedy: "set appendonly yes and appendfsync always, or check fences everywhere".into(),
-    })
+/// What a restart forgets.
+pub(in crate::store) fn judge_persistence(findings: &mut Findings, facts: &Facts<'_>) {
+    findings.add_if(
+        facts.get("aof_enabled") == Some(&"0"),
+        "no-aof",
+        Severity::Durability,
+        "the server keeps no append-only file",
+        "a restart forgets all locks while their holders live; fences go on from the server's clock, so \
+         fenced resources stay safe, others do not",
+        "set appendonly yes and appendfsync always, or check fences everywhere",
+    );
+    let failed = |name| facts.get(name) == Some(&"err");
+    findings.add_if(
+        failed("aof_last_write_status") || failed("rdb_last_bgsave_status"),
+        "failed-save",
+        Severity::Availability,
+        "the server could not write its data to disk when it last tried",
+        "it may refuse all writes, so that no lock can be taken or renewed",
+        "see the server's log: is its disk full, may it write there?",
+    );
 }
 
-fn fsync(facts: &Facts<'_>, config: &HashMap<String, String>) -> Option<Advice> {
-    let lax = config.get("appendfsync").is_some_and(|f| f != "always");
-    (lax && facts.get("aof_enabled") == Some(&"1")).then(|| Advice {
-        what: "the append-only file is not synced with every write".into(),
-        consequence: "a crash can take back the last second of locks, and more under load".into(),
-        remedy: "set appendfsync always, or check fences everywhere".into(),
-    })
+fn judge_fsync(findings: &mut Findings, facts: &Facts<'_>, appendfsync: Option<&str>) {
+    let kept = facts.get("aof_enabled") == Some(&"1");
+    findings.add_if(
+        kept && appendfsync.is_some_and(|when| when != "always"),
+        "aof-fsync",
+        Severity::Durability,
+        "the append-only file is not synced with every write",
+        "a crash can take back the last second of locks, and more under load",
+        "set appendfsync always, or check fences everywhere",
+    );
+    findings.add_if(
+        kept && appendfsync.is_none(),
+        "hidden-settings",
+        Severity::Information,
+        "the server does not tell how it syncs its append-only file (CONFIG GET is refused)",
+        "unless it syncs with every write, a crash can take back the last locks",
+        "ask its operator for appendfsync",
+    );
 }
 
-fn eviction(config: &HashMap<String, String>) -> Option<Advice> {
-    let limited = config.get("maxmemory").is_some_and(|m| m != "0");
-    let policy = config.get("maxmemory-policy").filter(|p| p.as_str() != "noeviction")?;
-    limited.then(|| Advice {
-        what: format!("the server may evict keys when memory is short ({policy})"),
-        consequence: "a lock can vanish while it is held".into(),
-        remedy: "set maxmemory-policy noeviction, or give locks a server of their own".into(),
-    })
+fn judge_replication(findings: &mut Findings, facts: &Facts<'_>) {
+    findings.add_if(
+        facts.get("role") == Some(&"slave"),
+        "replica",
+        Severity::Availability,
+        "the server is a replica",
+        "it accepts no writes, so no lock can be taken",
+        "connect to the primary, or through redis+sentinel://",
+    );
+    let replicas = facts.get("connected_slaves").copied().unwrap_or("0");
+    findings.add_if(
+        replicas != "0",
+        "async-replicas",
+        Severity::Durability,
+        format!("{replicas} replicas follow asynchronously"),
+        "a failover can forget the last grants while their holders live",
+        "keep the clocks of all servers in step, set min-replicas-to-write 1 and min-replicas-max-lag, and \
+         check fences; or use redlock://",
+    );
 }
 
-async fn skew(connection: &Connection, clock: &Clock) -> StoreResult<Option<Advice>> {
-    let (seconds, micros): (u64, u64) = connection.query(&redis::cmd("TIME")).await?;
-    let apart = (seconds * 1_000_000 + micros).abs_diff(clock.wall_micros());
-    Ok((apart > SKEW_MICROS).then(|| Advice {
-        what: format!("the server's clock and ours are {} s apart", apart / 1_000_000),
-        consequence: "locks do not mind; fences may fall back if a server whose clock is behind \
-             takes over without the latest data"
-            .into(),
-        remedy: "keep clocks in step (NTP)".into(),
-    }))
+fn judge_cluster(findings: &mut Findings, clustered: bool) {
+    findings.add_if(
+        clustered,
+        "cluster",
+        Severity::Durability,
+        "the store is a Redis Cluster, whose replicas follow asynchronously",
+        "a failover can forget the last grants of one node while their holders live",
+        "keep the clocks of all nodes in step, set min-replicas-to-write 1 and min-replicas-max-lag, and \
+         check fences; or use redlock://",
+    );
 }
 
 #[cfg(test)]
@@ -128,22 +191,38 @@ mod tests {
         assert!(refuse_old(&facts("redis_version:8.0.1\r\n")).is_ok());
     }
 
+    fn found(info: &str, appendfsync: Option<&str>) -> Vec<(&'static str, Severity)> {
+        let (facts, mut findings) = (facts(info), Findings::default());
+        judge_memory(&mut findings, &facts);
+        judge_persistence(&mut findings, &facts);
+        judge_fsync(&mut findings, &facts, appendfsync);
+        judge_replication(&mut findings, &facts);
+        judge_cluster(&mut findings, false);
+        findings.0.iter().map(|advice| (advice.code, advice.severity)).collect()
+    }
+
     #[test]
     fn each_danger_is_named_and_a_safe_set_up_is_not_nagged() {
-        let config = |policy: &str, max: &str, fsync: &str| {
-            HashMap::from([
-                ("maxmemory-policy".to_owned(), policy.to_owned()),
-                ("maxmemory".to_owned(), max.to_owned()),
-                ("appendfsync".to_owned(), fsync.to_owned()),
-            ])
+        let aof = "aof_enabled:1\r\nrole:master\r\nconnected_slaves:0\r\n";
+        assert!(found(aof, Some("always")).is_empty());
+        let evicting = |max: u32, policy| {
+            found(
+                &format!("{aof}maxmemory:{max}\r\nmaxmemory_policy:{policy}\r\n"),
+                Some("always"),
+            )
         };
-        assert!(eviction(&config("allkeys-lru", "100mb", "always")).is_some());
-        assert!(eviction(&config("allkeys-lru", "0", "always")).is_none());
-        assert!(eviction(&config("noeviction", "100mb", "always")).is_none());
-        let aof = facts("aof_enabled:1\r\nrole:master\r\n");
-        assert!(fsync(&aof, &config("noeviction", "0", "everysec")).is_some());
-        assert!(fsync(&aof, &config("noeviction", "0", "always")).is_none());
-        assert!(persistence(&aof).is_none() && role(&aof).is_none());
-        assert!(role(&facts("role:slave\r\n")).is_some());
+        assert_eq!(evicting(100, "allkeys-lru"), [("eviction", Severity::Exclusion)]);
+        assert_eq!(evicting(0, "allkeys-lru"), [("eviction", Severity::Information)]);
+        assert!(evicting(100, "noeviction").is_empty());
+        let all = Some("always");
+        assert_eq!(found(aof, Some("everysec")), [("aof-fsync", Severity::Durability)]);
+        assert_eq!(found(aof, None), [("hidden-settings", Severity::Information)]);
+        assert_eq!(found("aof_enabled:0\r\n", None), [("no-aof", Severity::Durability)]);
+        let replica = "aof_enabled:1\r\nrole:slave\r\n";
+        assert_eq!(found(replica, all), [("replica", Severity::Availability)]);
+        let followed = "aof_enabled:1\r\nrole:master\r\nconnected_slaves:2\r\n";
+        assert_eq!(found(followed, all), [("async-replicas", Severity::Durability)]);
+        let failing = "aof_enabled:1\r\naof_last_write_status:err\r\n";
+        assert_eq!(found(failing, all), [("failed-save", Severity::Availability)]);
     }
 }

@@ -8,6 +8,8 @@ use std::{error::Error as StdError, io, sync::Arc};
 /// How Redis 8 begins when a script may not run a command.
 const ACL_FAILURE: &str = "ACL failure in script: ";
 const RIGHTS: &str = "; docs/redis.md lists the rights that locks need";
+const REPLICA: &str = "; it is a replica: connect to the primary, or through redis+sentinel://";
+const NODE: &str = "; it is a node of a cluster: use redis+cluster://";
 const FOREIGN: &str =
     "; a key that locks use holds something else: choose another prefix=, or remove it";
 
@@ -114,7 +116,9 @@ fn kind(e: &RedisError) -> (ErrorKind, &'static str) {
         }
         "WRONGTYPE" => (ErrorKind::Misconfigured, FOREIGN),
         "ERR" if detail(e).contains("WRONGTYPE") => (ErrorKind::Misconfigured, FOREIGN),
-        "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" => {
+        "READONLY" => (ErrorKind::Unavailable, REPLICA),
+        "MOVED" | "CROSSSLOT" => (ErrorKind::Misconfigured, NODE),
+        "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" => {
             (ErrorKind::Unavailable, "")
         }
         "OOM" => (ErrorKind::Unavailable, "; the server is out of memory"),

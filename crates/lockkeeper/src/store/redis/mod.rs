@@ -28,7 +28,7 @@
 //! answer the second copy as they answered the first. A copy that comes late is refused by its deadline on
 //! the server's clock (`enter.rs`) or by the mark that a leave has set (`leave.lua`).
 
-mod advice;
+pub(super) mod advice;
 pub(super) mod config;
 mod connection;
 mod edit;
@@ -101,9 +101,7 @@ impl Redis {
         let on_push = notify::push_handler(&sessions);
         let connection = Connection::new(source, addresses, on_push, None);
         let buckets = if connection.is_cluster() { CLUSTER_BUCKETS } else { 1 };
-        for advice in advice::of(&connection, &clock).await? {
-            tracing::warn!(%advice, "the Redis server's set-up");
-        }
+        advice::refuse(&connection).await?;
         let id = meta::meta(&connection, &prefix, buckets, rand::random()).await?;
         Ok(Self {
             id: id.into(),

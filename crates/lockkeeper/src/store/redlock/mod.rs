@@ -29,6 +29,7 @@
 //! quarantine, so there is neither: the fence is 0, and a resource cannot tell an old holder from a new one. A
 //! key of another type under the name, such as Redisson's hash, keeps us out.
 
+mod advice;
 pub(super) mod config;
 mod decide;
 mod enter;
@@ -47,7 +48,7 @@ mod session;
 mod votes;
 
 use super::{
-    Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope, Open,
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope, Open,
     PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
     redis::{Connection, micros},
 };
@@ -218,6 +219,10 @@ impl Store for Redlock {
 
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
         self.evict_ticket(&name, ticket).await
+    }
+
+    async fn advice(&self) -> StoreResult<Vec<Advice>> {
+        Ok(self.setup_advice().await)
     }
 
     fn forget(&self, session: SessionId) {

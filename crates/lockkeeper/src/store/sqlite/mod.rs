@@ -22,6 +22,7 @@
 //! **What breaks a promise:** commits are not synced one by one, so a power failure takes back the last
 //! moments of holders that it has ended too. Fences go on from the wall clock.
 
+mod advice;
 mod cells;
 mod checkpoint;
 mod connection;
@@ -37,7 +38,7 @@ mod poll;
 mod session;
 
 use super::{
-    Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope, Open,
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope, Open,
     PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
 };
 use crate::{
@@ -216,6 +217,10 @@ impl Store for Sqlite {
 
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
         self.run(Kind::Write, |tx| tx.evict(&name, ticket)).await
+    }
+
+    async fn advice(&self) -> StoreResult<Vec<Advice>> {
+        Ok(self.setup_advice())
     }
 
     fn native(&self, claim: &Claim) -> Vec<(&'static str, String)> {

@@ -1,7 +1,7 @@
 //! What in the servers' set-up can hurt locks, and what to do about it.
 
 use super::client::Ensemble;
-use crate::store::{Advice, common::join};
+use crate::store::{Advice, Severity, common::join};
 use std::{io, time::Duration};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -44,32 +44,57 @@ fn fact(text: &str) -> Option<Fact> {
 
 pub(super) fn of(facts: &[Fact], ensemble: &Ensemble) -> Vec<Advice> {
     let servers = ensemble.servers.len();
-    [old(facts), alone(facts), partial(facts, servers)].into_iter().flatten().collect()
+    let all = [old(facts), alone(facts), partial(facts, servers), silent(facts, servers)];
+    all.into_iter().flatten().collect()
+}
+
+/// A server that does not answer may be down, or may not be allowed to say how it is.
+fn silent(facts: &[Fact], servers: usize) -> Option<Advice> {
+    let silent = servers - facts.len().min(servers);
+    (silent > 0).then(|| {
+        Advice::new(
+            "silent-servers",
+            Severity::Information,
+            format!("{silent} of {servers} servers of the URL do not say how they are"),
+            "they may be down, or may not be allowed to answer to `srvr`: nothing more is known of them",
+            "start them, or set 4lw.commands.whitelist=srvr",
+        )
+    })
 }
 
 fn old(facts: &[Fact]) -> Option<Advice> {
     let (major, minor) = facts.iter().map(|fact| fact.version).min().filter(|v| *v < OLDEST)?;
-    Some(Advice {
-        what: format!("a server has version {major}.{minor}"),
-        consequence: "locks cannot be renewed there, and are lost".into(),
-        remedy: "use ZooKeeper 3.6 or newer".into(),
-    })
+    Some(Advice::new(
+        "old-version",
+        Severity::Availability,
+        format!("a server has version {major}.{minor}"),
+        "locks cannot be renewed there, and are lost",
+        "use ZooKeeper 3.6 or newer",
+    ))
 }
 
 fn alone(facts: &[Fact]) -> Option<Advice> {
-    facts.iter().any(|fact| fact.mode == "standalone").then(|| Advice {
-        what: "the server stands alone".into(),
-        consequence: "when it is down no lock can be taken, renewed or released".into(),
-        remedy: "run three servers or five".into(),
+    facts.iter().any(|fact| fact.mode == "standalone").then(|| {
+        Advice::new(
+            "standalone",
+            Severity::Information,
+            "the server stands alone",
+            "when it is down no lock can be taken, renewed or released",
+            "run three servers or five",
+        )
     })
 }
 
 fn partial(facts: &[Fact], servers: usize) -> Option<Advice> {
     let one_of_many = facts.iter().any(|fact| fact.mode != "standalone") && servers == 1;
-    one_of_many.then(|| Advice {
-        what: "the URL names one server of an ensemble".into(),
-        consequence: "when that server is down, locks are lost although the others go on".into(),
-        remedy: "name them all, as in zookeeper://a,b,c".into(),
+    one_of_many.then(|| {
+        Advice::new(
+            "one-of-ensemble",
+            Severity::Availability,
+            "the URL names one server of an ensemble",
+            "when that server is down, locks are lost although the others go on",
+            "name them all, as in zookeeper://a,b,c",
+        )
     })
 }
 
@@ -92,6 +117,7 @@ mod tests {
         assert!(old(&good).is_none() && alone(&good).is_none() && partial(&good, 3).is_none());
         assert!(old(&[is(8, "leader"), is(4, "follower")]).is_some());
         assert!(alone(&[is(8, "standalone")]).is_some());
+        assert!(silent(&good, 3).is_none() && silent(&good[..1], 3).is_some());
         assert!(partial(&good[..1], 1).is_some() && partial(&[is(8, "standalone")], 1).is_none());
     }
 }

@@ -26,9 +26,6 @@ impl Zookeeper {
     pub(in crate::store) async fn connect(url: StoreUrl) -> Result<Self> {
         let config = Config::read(url)?;
         let facts = advice::facts(&config.ensemble).await;
-        for advice in advice::of(&facts, &config.ensemble) {
-            tracing::warn!(%advice, "the ZooKeeper server's set-up");
-        }
         let alone = facts.iter().any(|fact| fact.mode == "standalone");
         if alone && config.ensemble.servers.len() > 1 {
             let what = "a server of the URL stands alone and knows nothing of the others: \

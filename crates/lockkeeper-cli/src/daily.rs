@@ -1,0 +1,101 @@
+//! `run` warns once per store and day of what lets two hold one lock; `doctor` tells the rest.
+//!
+//! A file in the state folder is touched when a store has been looked at. While it is younger than a day the
+//! store is not asked. Otherwise the questions are sent when the command has been started, so that neither the
+//! grant nor the command waits for the answers; and if the command ends first, the next run asks.
+
+use crate::{event::Voice, output::printable, store};
+use lockkeeper::{Keeper, Severity, Store as _};
+use std::{
+    collections::hash_map::DefaultHasher,
+    fs,
+    hash::{Hash as _, Hasher as _},
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+use tokio::{task::JoinHandle, time::timeout};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// For how long the store may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// A look at the store that ends with this value.
+#[derive(Debug)]
+pub(crate) struct Look(Option<JoinHandle<()>>);
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
+}
+
+/// Looks at the store in the background, unless it was looked at within a day or there is no place to note that.
+pub(crate) fn look(keeper: &Keeper, url: &str, voice: Voice) -> Look {
+    // Nothing about a file that could be opened lets two hold one lock.
+    if voice.quiet || keeper.store().scheme() == "sqlite" {
+        return Look(None);
+    }
+    let Some(stamp) = stamp(url).filter(|stamp| !is_fresh(stamp)) else { return Look(None) };
+    let keeper = keeper.clone();
+    Look(Some(tokio::spawn(async move {
+        let advice = timeout(ANSWER_MAX, keeper.advice()).await;
+        // Another process may have looked meanwhile. Without a note of it every run would warn.
+        if is_fresh(&stamp) || !touch(&stamp) {
+            return;
+        }
+        for advice in advice.ok().and_then(Result::ok).unwrap_or_default() {
+            if advice.severity == Severity::Exclusion {
+                let advice = printable(&advice.to_string());
+                voice.warn(&format!("{advice} (said once a day; lockkeeper doctor tells more)"));
+            }
+        }
+    })))
+}
+
+/// The file that is touched for this store. Its name shows nothing of the URL.
+fn stamp(url: &str) -> Option<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    store::without_secrets(url).hash(&mut hasher);
+    let folder = store::user_folder().ok()?;
+    Some(folder.join(format!("looked-at-{:016x}", hasher.finish())))
+}
+
+fn is_fresh(stamp: &Path) -> bool {
+    let touched = fs::metadata(stamp).and_then(|file| file.modified());
+    // A time to come is none: the clock was wrong.
+    touched.is_ok_and(|at| SystemTime::now().duration_since(at).is_ok_and(|age| age < DAY))
+}
+
+fn touch(stamp: &Path) -> bool {
+    let folder = stamp.parent().unwrap_or(Path::new("/"));
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.and_then(|()| fs::write(stamp, "")).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_holds_for_a_day() {
+        let folder = tempfile::tempdir().unwrap();
+        let stamp = folder.path().join("a").join("b");
+        assert!(!is_fresh(&stamp) && touch(&stamp) && is_fresh(&stamp));
+        let set = |at| fs::File::options().write(true).open(&stamp).unwrap().set_modified(at).unwrap();
+        set(SystemTime::now() - DAY);
+        assert!(!is_fresh(&stamp), "a day has passed");
+        set(SystemTime::now() + DAY);
+        assert!(!is_fresh(&stamp), "the clock was wrong");
+        assert!(touch(&stamp) && is_fresh(&stamp));
+    }
+
+    #[test]
+    fn stores_are_told_apart_and_passwords_do_not_count() {
+        let of = |url| stamp(url).and_then(|stamp| stamp.file_name().map(ToOwned::to_owned));
+        assert_eq!(of("redis://:a@host"), of("redis://:b@host"));
+        assert_ne!(of("redis://:a@host"), of("redis://:a@other"));
+    }
+}
