@@ -5,7 +5,7 @@
 //! grant nor the command waits for the answers; and if the command ends first, the next run asks.
 
 use crate::{event::Voice, output::printable, store};
-use lockkeeper::{Keeper, Severity, Store as _};
+use lockkeeper::{Advice, Keeper, Severity, Store as _};
 use std::{
     collections::hash_map::DefaultHasher,
     fs,
@@ -39,9 +39,9 @@ pub(crate) fn look(keeper: &Keeper, url: &str, voice: Voice) -> Look {
         return Look(None);
     }
     let Some(stamp) = stamp(url).filter(|stamp| !is_fresh(stamp)) else { return Look(None) };
-    let keeper = keeper.clone();
+    let url = url.to_owned();
     Look(Some(tokio::spawn(async move {
-        let advice = timeout(ANSWER_MAX, keeper.advice()).await;
+        let advice = timeout(ANSWER_MAX, ask(&url)).await;
         // Another process may have looked meanwhile. Without a note of it every run would warn.
         if is_fresh(&stamp) || !touch(&stamp) {
             return;
@@ -53,6 +53,15 @@ pub(crate) fn look(keeper: &Keeper, url: &str, voice: Voice) -> Look {
             }
         }
     })))
+}
+
+/// Asks over a connection of its own: a question that is broken off must not cost the run its connection, over which
+/// it releases.
+async fn ask(url: &str) -> lockkeeper::Result<Vec<Advice>> {
+    let keeper = Keeper::connect(url).await?;
+    let advice = keeper.advice().await;
+    keeper.close().await;
+    advice
 }
 
 /// The file that is touched for this store. Its name shows nothing of the URL.
@@ -84,7 +93,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let stamp = folder.path().join("a").join("b");
         assert!(!is_fresh(&stamp) && touch(&stamp) && is_fresh(&stamp));
-        let set = |at| fs::File::options().write(true).open(&stamp).unwrap().set_modified(at).unwrap();
+        let set =
+            |at| fs::File::options().write(true).open(&stamp).unwrap().set_modified(at).unwrap();
         set(SystemTime::now() - DAY);
         assert!(!is_fresh(&stamp), "a day has passed");
         set(SystemTime::now() + DAY);

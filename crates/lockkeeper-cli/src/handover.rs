@@ -59,9 +59,7 @@ pub(crate) async fn hand_over(
     Ok((guard, at.saturating_duration_since(released)))
 }
 
-fn ended_early<T>(
-    ended: Result<Result<(Guard, T), Error>, tokio::task::JoinError>,
-) -> Trouble {
+fn ended_early<T>(ended: Result<Result<(Guard, T), Error>, tokio::task::JoinError>) -> Trouble {
     match ended {
         Ok(Err(e)) => Trouble::Store(e),
         // Granted beside the holder: the caller has checked that before.

@@ -310,6 +310,8 @@ fn a_name_that_the_store_cannot_have_is_a_usage_error(site: &mut Site) -> Result
 fn a_store_that_grants_more_needs_no_warning(site: &mut Site) -> Result<()> {
     let run = ["run", "--ttl", "2.5", "--kill-after", "1.2", "a", "--", "true"];
     let output = site.output(&site.url(), &run)?;
-    ensure!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    ensure!(output.status.success(), "{output:?}");
+    // The server's version may be worth a warning of its own.
+    ensure!(!stderr(&output).contains("kill-after"), "{output:?}");
     Ok(())
 }

@@ -32,9 +32,9 @@
 //! `tokio::task::spawn_blocking`. Dropping works anywhere.
 
 use crate::{
-    Advice, Builder, Capabilities, Cell, Health, IntoName, Leader, Line, Loss, Observer, Result, Retry,
-    Sequencer, Store, TicketId, Wait, Watch, api::acquire::finish, session::own_thread::OwnThread,
-    store::AnyStore,
+    Advice, Builder, Capabilities, Cell, Health, IntoName, Leader, Line, Loss, Observer, Result,
+    Retry, Sequencer, Store, TicketId, Wait, Watch, api::acquire::finish,
+    session::own_thread::OwnThread, store::AnyStore,
 };
 use futures_core::Stream;
 use std::{

@@ -101,7 +101,8 @@ async fn take_and_release(keeper: &Keeper, name: &str) -> lockkeeper::Result<()>
 
 /// A free lock, taken and released by one client again and again.
 async fn pairs(keeper: &Keeper, name: &str, time: Duration) -> Result<Samples, Trouble> {
-    let (began, mut samples) = (Instant::now(), Samples::new("acquire_release", "acquire and release"));
+    let (began, mut samples) =
+        (Instant::now(), Samples::new("acquire_release", "acquire and release"));
     while samples.is_empty() || began.elapsed() < time {
         let step = Instant::now();
         within(LIMIT, take_and_release(keeper, name)).await?;

@@ -52,7 +52,9 @@ impl Samples {
     /// How many samples took up to each power of two of microseconds, without the empty ends.
     fn buckets(&self) -> Vec<(u64, u64)> {
         let top = |time: &Duration| micros(*time).max(1).next_power_of_two();
-        let (Some(first), Some(last)) = (self.times.first(), self.times.last()) else { return Vec::new() };
+        let (Some(first), Some(last)) = (self.times.first(), self.times.last()) else {
+            return Vec::new();
+        };
         let mut buckets = vec![(top(first), 0)];
         for time in &self.times {
             while let Some((most, count)) = buckets.last_mut() {
@@ -70,8 +72,10 @@ impl Samples {
 
     pub(super) fn json(&self) -> Value {
         let buckets = self.buckets();
-        let buckets: Vec<_> =
-            buckets.iter().map(|(most, count)| json!({ "up_to_us": most, "count": count })).collect();
+        let buckets: Vec<_> = buckets
+            .iter()
+            .map(|(most, count)| json!({ "up_to_us": most, "count": count }))
+            .collect();
         json!({
             "what": self.code,
             "count": self.times.len(),
@@ -84,8 +88,7 @@ impl Samples {
     }
 
     pub(super) fn text(&self) -> String {
-        let (p50, p99, most) =
-            (self.percentile(50), self.percentile(99), self.percentile(100));
+        let (p50, p99, most) = (self.percentile(50), self.percentile(99), self.percentile(100));
         let mut text = format!(
             "\n{:<20} {} times, {:.0} a second   p50 {}   p99 {}   max {}\n",
             self.words,
@@ -120,7 +123,10 @@ mod tests {
     fn percentiles_are_those_of_the_sorted_times() {
         let all: Vec<u64> = (1..=100).rev().collect();
         let json = samples(&all).json();
-        assert_eq!((&json["p50_us"], &json["p99_us"], &json["max_us"]), (&json!(50), &json!(99), &json!(100)));
+        assert_eq!(
+            (&json["p50_us"], &json["p99_us"], &json["max_us"]),
+            (&json!(50), &json!(99), &json!(100))
+        );
         assert_eq!((&json["count"], &json["per_second"]), (&json!(100), &json!(50.0)));
         assert_eq!(samples(&[7]).json()["p99_us"], 7);
     }
@@ -131,7 +137,9 @@ mod tests {
         assert_eq!(samples(&[0]).buckets(), [(1, 1)]);
         let text = samples(&[1000, 1000, 9000]).text();
         let bars = |most: &str| {
-            text.lines().find(|line| line.contains(most)).map_or(0, |line| line.matches('█').count())
+            text.lines()
+                .find(|line| line.contains(most))
+                .map_or(0, |line| line.matches('█').count())
         };
         assert_eq!((bars("≤   1.0 ms"), bars("≤  16.4 ms")), (40, 20), "{text}");
     }

@@ -14,7 +14,7 @@ use crate::{
     secrets, store,
 };
 use clap::Args;
-use lockkeeper::{Capabilities, Keeper, Store as _};
+use lockkeeper::{Capabilities, Error, Keeper, Store as _};
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use serde_json::json;
@@ -82,16 +82,15 @@ pub(crate) async fn doctor(args: &Doctor, common: &Common) -> Result<End, Failur
         verdicts: Vec::new(),
         keepers: Vec::new(),
     };
-    let interrupted = tokio::select! {
-        () = report.examine(&url) => false,
-        _ = ctrl_c() => true,
+    let examined = tokio::select! {
+        examined = report.examine(&url) => Some(examined),
+        _ = ctrl_c() => None,
     };
     for keeper in &report.keepers {
         let _ = timeout(CLOSE_MAX, keeper.close()).await;
     }
-    if interrupted {
-        return Ok(End::Signal(Signal::SIGINT as i32));
-    }
+    let Some(examined) = examined else { return Ok(End::Signal(Signal::SIGINT as i32)) };
+    examined?;
     let text = if common.json { report.json()? } else { report.text(common.quiet) };
     let text = String::from_utf8_lossy(&secrets::hide(text.into_bytes())).into_owned();
     Ok(End::Code(match output::answer(&text) {
@@ -101,23 +100,29 @@ pub(crate) async fn doctor(args: &Doctor, common: &Common) -> Result<End, Failur
 }
 
 impl Report {
-    async fn examine(&mut self, url: &str) {
-        let Some(keeper) = self.connect(url).await else { return };
+    /// Adds to the verdicts. An error is a URL that makes no sense: there is nothing to look at.
+    async fn examine(&mut self, url: &str) -> Result<(), Failure> {
+        let Some(keeper) = self.connect(url).await? else { return Ok(()) };
         let advice = match within(self.limit, keeper.advice()).await {
             Ok(advice) => advice,
-            Err(trouble) => return self.failed("checks", trouble),
+            Err(trouble) => {
+                self.failed("checks", trouble);
+                return Ok(());
+            }
         };
         self.verdicts.extend(promises::of(keeper.capabilities(), &advice));
         if advice.is_empty() {
             self.verdicts.push(Verdict::ok("set-up", "nothing in it can hurt locks"));
         }
         self.verdicts.extend(advice.iter().map(Verdict::of_advice));
-        let Some(other) = self.connect(url).await else { return };
-        self.try_a_lock(&keeper, &other).await;
+        if let Some(other) = self.connect(url).await? {
+            self.try_a_lock(&keeper, &other).await;
+        }
+        Ok(())
     }
 
     /// Connects; the first connection is told of.
-    async fn connect(&mut self, url: &str) -> Option<Keeper> {
+    async fn connect(&mut self, url: &str) -> Result<Option<Keeper>, Failure> {
         let began = Instant::now();
         match within(self.limit, Keeper::connect(url)).await {
             Ok(keeper) => {
@@ -130,11 +135,12 @@ impl Report {
                     self.verdicts.push(Verdict::ok("connect", what));
                 }
                 self.keepers.push(keeper.clone());
-                Some(keeper)
+                Ok(Some(keeper))
             }
+            Err(Trouble::Store(e @ Error::Url(_))) => Err(e.into()),
             Err(trouble) => {
                 self.failed("connect", trouble);
-                None
+                Ok(None)
             }
         }
     }

@@ -48,7 +48,7 @@ pub(super) fn of(can: Capabilities, advice: &[Advice]) -> Vec<Verdict> {
     let weak: Vec<&str> =
         advice.iter().filter(|a| a.severity >= Severity::Durability).map(|a| a.code).collect();
     verdicts.push(match (can.durable, &weak[..]) {
-        (true, []) => Verdict::ok("crash", "locks and fences outlive a crash of the server"),
+        (true, []) => Verdict::ok("crash", "locks and fences outlive a crash"),
         (true, weak) => {
             let weak = weak.join(", ");
             Verdict::note("crash", format!("locks can be forgotten, as set up: see {weak}"))

@@ -32,7 +32,12 @@ impl Report {
     }
 
     /// Takes the lock; none if the store is not to be trusted.
-    async fn take(&mut self, one: &Keeper, two: &Keeper, name: &str) -> Result<Option<Guard>, Trouble> {
+    async fn take(
+        &mut self,
+        one: &Keeper,
+        two: &Keeper,
+        name: &str,
+    ) -> Result<Option<Guard>, Trouble> {
         let limit = self.limit;
         let began = Instant::now();
         let guard = within(limit, one.lock(name).wait(limit).into_future()).await?;
@@ -80,12 +85,20 @@ impl Report {
     fn tell_terms(&mut self, guard: &Guard) {
         let terms = guard.terms();
         let [ttl, delay] = [terms.ttl, terms.lock_delay].map(duration::flag);
-        let what = format!("a lock outlives its holder's last renewal by {ttl}, and is closed for {delay} after that");
+        let what = format!(
+            "a lock outlives its holder's last renewal by {ttl}, and is closed for {delay} after that"
+        );
         self.verdicts.push(Verdict::ok("terms", what));
     }
 
     /// Hands the lock over and back, releases it, and sees that nothing is left.
-    async fn pass_on(&mut self, guard: Guard, one: &Keeper, two: &Keeper, name: &str) -> Result<(), Trouble> {
+    async fn pass_on(
+        &mut self,
+        guard: Guard,
+        one: &Keeper,
+        two: &Keeper,
+        name: &str,
+    ) -> Result<(), Trouble> {
         let (fenced, mut guard) = (one.capabilities().fenced, guard);
         let first = guard.sequencer();
         let mut times = Vec::new();
@@ -93,7 +106,10 @@ impl Report {
             let (fence, next) = (guard.fence(), if turn % 2 == 0 { two } else { one });
             let (granted, took) = hand_over(guard, next, self.limit).await?;
             if fenced && granted.fence() <= fence {
-                self.unsafe_store("fence", "a later grant has no greater fence than the one before it");
+                self.unsafe_store(
+                    "fence",
+                    "a later grant has no greater fence than the one before it",
+                );
             }
             guard = granted;
             times.push(took);

@@ -144,19 +144,29 @@ fn diagnosis(error: &Error) -> (&'static str, &'static str) {
         Error::Unavailable { .. } => ErrorKind::Unavailable,
         Error::Store(e) => e.kind,
         Error::NotAcquired { .. } => {
-            return ("not-granted", "a lock of doctor's own was not granted: look at `lockkeeper ls`");
+            return (
+                "not-granted",
+                "a lock of doctor's own was not granted: look at `lockkeeper ls`",
+            );
         }
         Error::Lost { .. } => {
-            return ("lost", "the store forgot a lock within seconds: is another program removing its data?");
+            return (
+                "lost",
+                "the store forgot a lock within seconds: is another program removing its data?",
+            );
         }
-        Error::Url(_) => return ("url", "correct the store's URL"),
         _ => return ("unexpected", "please report this"),
     };
     let text = error.to_string();
     match kind {
-        ErrorKind::Denied => {
-            ("denied", "check user, password and rights; password_file= keeps a password out of the URL")
-        }
+        ErrorKind::Denied if text.starts_with("sqlite") => (
+            "not-writable",
+            "let this user write the file and its folder (chmod, chown, a common group), or name another file",
+        ),
+        ErrorKind::Denied => (
+            "denied",
+            "check user, password and rights; password_file= keeps a password out of the URL",
+        ),
         ErrorKind::Unavailable if text.contains("is a replica") || text.contains("read-only") => {
             ("replica", "connect to the primary")
         }
@@ -164,11 +174,18 @@ fn diagnosis(error: &Error) -> (&'static str, &'static str) {
             "unreachable",
             "is the server running, are host and port right, and does no firewall stand between?",
         ),
-        ErrorKind::Full => ("full", "make room: etcd: compact, defragment, disarm the alarm; a file: free its disk"),
-        ErrorKind::Misconfigured if text.contains("network file system") => {
-            (NETWORK_FILE_SYSTEM, "use a file on a local disk, or a store that is made for several machines")
-        }
-        ErrorKind::Corrupt => ("corrupt", "the data was damaged or changed by others: restore it, or use another place"),
+        ErrorKind::Full => (
+            "full",
+            "make room: etcd: compact, defragment, disarm the alarm; a file: free its disk",
+        ),
+        ErrorKind::Misconfigured if text.contains("network file system") => (
+            NETWORK_FILE_SYSTEM,
+            "use a file on a local disk, or a store that is made for several machines",
+        ),
+        ErrorKind::Corrupt => (
+            "corrupt",
+            "the data was damaged or changed by others: restore it, or use another place",
+        ),
         _ => ("misconfigured", "mend what the message names, and run doctor again"),
     }
 }
@@ -180,7 +197,8 @@ mod tests {
 
     #[test]
     fn a_file_on_a_network_file_system_is_unsafe() {
-        let what = "/mnt is on a network file system (NFS), where SQLite cannot lock between machines";
+        let what =
+            "/mnt is on a network file system (NFS), where SQLite cannot lock between machines";
         let e = StoreError::not_applied("sqlite", ErrorKind::Misconfigured, what);
         let verdict = Verdict::of_error("connect", Error::Store(e));
         assert_eq!((verdict.level, verdict.code), (Level::Unsafe, NETWORK_FILE_SYSTEM));
@@ -201,7 +219,8 @@ mod tests {
 
     #[test]
     fn a_line_has_level_code_finding_and_remedy() {
-        let advice = Advice::new("eviction", Severity::Exclusion, "it evicts\n", "locks go", "stop it");
+        let advice =
+            Advice::new("eviction", Severity::Exclusion, "it evicts\n", "locks go", "stop it");
         let line = anstream::adapter::strip_str(&Verdict::of_advice(&advice).line()).to_string();
         assert_eq!(line, "unsafe   eviction           it evicts\\u{a}: locks go → stop it\n");
     }

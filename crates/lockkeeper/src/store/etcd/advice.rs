@@ -100,10 +100,7 @@ fn grows(status: &StatusResponse) -> Advice {
     Advice::new(
         "no-compaction",
         Severity::Availability,
-        format!(
-            "the cluster keeps its whole history: {revisions} revisions, {}",
-            figures(status)
-        ),
+        format!("the cluster keeps its whole history: {revisions} revisions, {}", figures(status)),
         "every lock and release adds some 300 bytes; when the file has reached its quota, no client of the \
          cluster can write any more",
         "start etcd with --auto-compaction-retention=1h, or add compact=1h to the URL if no other client \

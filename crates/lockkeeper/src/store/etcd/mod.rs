@@ -99,7 +99,8 @@ impl Etcd {
         let id = identity(&client, &keys).await?;
         let (sessions, mark_lease) = Default::default();
         let compactor = compact.map(|every| Compactor::new(&client, &keys, every));
-        let store = Self { id, clock, client, keys, sessions, mark_lease, compactor, plain_endpoints };
+        let store =
+            Self { id, clock, client, keys, sessions, mark_lease, compactor, plain_endpoints };
         store.refuse_old().await?;
         Ok(store)
     }

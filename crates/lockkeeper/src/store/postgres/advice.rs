@@ -33,8 +33,10 @@ async fn facts(requests: &Connection, statements: &Statements) -> StoreResult<Fa
 
 /// Refuses a server on which the store cannot work.
 pub(super) async fn refuse(requests: &Connection, statements: &Statements) -> StoreResult<()> {
-    let facts = facts(requests, statements).await?;
-    let (version, encoding) = (facts.number("version"), facts.get("encoding"));
+    let rows = requests.call(&statements.server, &[], Repeat::Always).await?;
+    let Some(row) = rows.first() else { return Ok(()) };
+    let (version, encoding): (String, String) = (get(row, "version")?, get(row, "encoding")?);
+    let version: i64 = version.parse().unwrap_or(0);
     let what = if version < OLDEST {
         format!("the server has version {}; at least 13 is needed", version / 10_000)
     } else if encoding != "UTF8" {

@@ -10,8 +10,6 @@ WITH snapshots AS (
   SELECT age(xmin), 0 FROM pg_replication_slots WHERE xmin IS NOT NULL
 )
 SELECT name, value FROM (VALUES
-  ('version', current_setting('server_version_num')),
-  ('encoding', current_setting('server_encoding')),
   ('isolation', current_setting('default_transaction_isolation')),
   ('synchronous_commit', current_setting('synchronous_commit')),
   ('fsync', current_setting('fsync')),

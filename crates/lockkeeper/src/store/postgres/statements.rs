@@ -80,6 +80,8 @@ statements! {
     history: "SELECT lockkeeper.lk_history()", [];
     clock: "SELECT lockkeeper.lk_micros(clock_timestamp())", [];
     facts: include_str!("facts.sql"), [];
+    server: "SELECT current_setting('server_version_num') AS version, \
+             current_setting('server_encoding') AS encoding", [];
     rights: include_str!("rights.sql"), [TEXT];
     meta: "SELECT layout, store, to_jsonb(m) ->> 'digest' AS digest FROM lockkeeper.lk_meta m", [];
 }

@@ -206,10 +206,7 @@ mod tests {
         let aof = "aof_enabled:1\r\nrole:master\r\nconnected_slaves:0\r\n";
         assert!(found(aof, Some("always")).is_empty());
         let evicting = |max: u32, policy| {
-            found(
-                &format!("{aof}maxmemory:{max}\r\nmaxmemory_policy:{policy}\r\n"),
-                Some("always"),
-            )
+            found(&format!("{aof}maxmemory:{max}\r\nmaxmemory_policy:{policy}\r\n"), Some("always"))
         };
         assert_eq!(evicting(100, "allkeys-lru"), [("eviction", Severity::Exclusion)]);
         assert_eq!(evicting(0, "allkeys-lru"), [("eviction", Severity::Information)]);

@@ -48,8 +48,8 @@ mod session;
 mod votes;
 
 use super::{
-    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope, Open,
-    PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
+    Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
     redis::{Connection, micros},
 };
 use crate::{

@@ -17,7 +17,10 @@ impl Sqlite {
         let room = rustix::fs::statvfs(folder).ok().map(|disk| disk.f_bavail * disk.f_frsize);
         let mode = std::fs::metadata(folder).ok().map(|folder| folder.mode());
         let folder = folder.display().to_string();
-        let found = [room.and_then(|room| nearly_full(room, &folder)), mode.and_then(|mode| open(mode, &folder))];
+        let found = [
+            room.and_then(|room| nearly_full(room, &folder)),
+            mode.and_then(|mode| open(mode, &folder)),
+        ];
         found.into_iter().flatten().collect()
     }
 }

@@ -38,8 +38,8 @@ mod poll;
 mod session;
 
 use super::{
-    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope, Open,
-    PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
+    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
+    Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
 };
 use crate::{
     clock::Clock,
