@@ -46,7 +46,7 @@ pub(super) fn of(can: Capabilities, advice: &[Advice]) -> Vec<Verdict> {
         verdicts.push(Verdict::note("cannot", missing));
     }
     let weak: Vec<&str> =
-        advice.iter().filter(|a| a.severity >= Severity::Durability).map(|a| a.code).collect();
+        advice.iter().filter(|a| a.severity == Severity::Durability).map(|a| a.code).collect();
     verdicts.push(match (can.durable, &weak[..]) {
         (true, []) => Verdict::ok("crash", "locks and fences outlive a crash"),
         (true, weak) => {

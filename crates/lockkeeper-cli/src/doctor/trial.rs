@@ -6,11 +6,14 @@ use super::{
 };
 use crate::{
     duration,
-    handover::{Trouble, hand_over, micros, own_name, short, within},
+    handover::{Trouble, hand_over, micros, short, within},
 };
-use lockkeeper::{Guard, Keeper, Sequencer};
+use lockkeeper::{Guard, Keeper, Owner, Sequencer};
 use std::time::{Duration, Instant};
 
+/// The lock's name. It is always the same, because stores remember for a while that there was a name. Two doctors at a
+/// time wait for each other.
+const NAME: &str = "lockkeeper-doctor";
 /// How often a short step is repeated; its median is told.
 const REPEATS: usize = 5;
 /// A hand-over that takes longer is worth a word.
@@ -19,30 +22,24 @@ const SLOW: Duration = Duration::from_secs(1);
 impl Report {
     /// Tries what locks need, with a lock of its own that is gone at the end.
     pub(super) async fn try_a_lock(&mut self, one: &Keeper, two: &Keeper) {
-        let name = own_name("doctor");
-        let guard = match self.take(one, two, &name).await {
+        let guard = match self.take(one, two).await {
             Ok(Some(guard)) => guard,
             Ok(None) => return,
             Err(trouble) => return self.failed("lock", trouble),
         };
-        match self.pass_on(guard, one, two, &name).await {
+        match self.pass_on(guard, one, two).await {
             Ok(()) => {}
             Err(trouble) => self.failed("hand-over", trouble),
         }
     }
 
     /// Takes the lock; none if the store is not to be trusted.
-    async fn take(
-        &mut self,
-        one: &Keeper,
-        two: &Keeper,
-        name: &str,
-    ) -> Result<Option<Guard>, Trouble> {
+    async fn take(&mut self, one: &Keeper, two: &Keeper) -> Result<Option<Guard>, Trouble> {
         let limit = self.limit;
         let began = Instant::now();
-        let guard = within(limit, one.lock(name).wait(limit).into_future()).await?;
+        let guard = within(limit, one.lock(NAME).wait(limit).into_future()).await?;
         let acquire = began.elapsed();
-        if let Some(second) = within(limit, two.lock(name).try_now()).await? {
+        if let Some(second) = within(limit, two.lock(NAME).try_now()).await? {
             drop(second);
             self.unsafe_store("exclusion", "two held one lock at the same time");
             return Ok(None);
@@ -92,13 +89,7 @@ impl Report {
     }
 
     /// Hands the lock over and back, releases it, and sees that nothing is left.
-    async fn pass_on(
-        &mut self,
-        guard: Guard,
-        one: &Keeper,
-        two: &Keeper,
-        name: &str,
-    ) -> Result<(), Trouble> {
+    async fn pass_on(&mut self, guard: Guard, one: &Keeper, two: &Keeper) -> Result<(), Trouble> {
         let (fenced, mut guard) = (one.capabilities().fenced, guard);
         let first = guard.sequencer();
         let mut times = Vec::new();
@@ -126,12 +117,17 @@ impl Report {
         } else {
             Verdict::note("hand-over", what)
         });
-        if within(self.limit, one.get(name)).await?.is_some() {
-            let remedy = format!("look at it with `lockkeeper show {name}`");
+        let (line, us) = (within(self.limit, one.get(NAME)).await?, Owner::this_process());
+        let left = line.into_iter().flat_map(|line| line.tickets);
+        if left
+            .filter_map(|ticket| ticket.owner)
+            .any(|owner| (owner.host, owner.pid) == (us.host.clone(), us.pid))
+        {
+            let remedy = format!("look at it with `lockkeeper show {NAME}`");
             self.verdicts.push(Verdict {
                 level: Level::Warning,
                 remedy: Some(remedy),
-                ..Verdict::ok("left-behind", format!("`{name}` is still there after its release"))
+                ..Verdict::ok("left-behind", format!("`{NAME}` is still there after its release"))
             });
         }
         Ok(())

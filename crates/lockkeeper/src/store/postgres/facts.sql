@@ -19,6 +19,7 @@ SELECT name, value FROM (VALUES
   ('synchronous_replicas', current_setting('synchronous_standby_names')),
   ('oldest_snapshot', (SELECT coalesce(max(transactions), 0)::text FROM snapshots)),
   ('oldest_snapshot_seconds', (SELECT coalesce(max(seconds), 0)::bigint::text FROM snapshots)),
-  ('old_snapshot_seconds', coalesce(current_setting('lockkeeper.old_snapshot_seconds', true), '')),
+  -- Put together, because the schema's name is put in the place of ours where a dot follows it.
+  ('old_snapshot_seconds', coalesce(current_setting('lockkeeper' || '.old_snapshot_seconds', true), '')),
   ('now', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text)
 ) AS facts(name, value)
