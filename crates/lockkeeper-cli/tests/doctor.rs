@@ -221,9 +221,8 @@ fn closed_port(scheme: &str) -> Result<String> {
 }
 
 /// Each kind of server, without its path.
-const SCHEMES: [(&str, &str); 6] = [
+const SCHEMES: [(&str, &str); 5] = [
     ("redis://", ""),
-    ("redlock://", ""),
     ("postgres://postgres@", "/postgres"),
     ("mysql://root@", "/lockkeeper"),
     ("etcd://", ""),
