@@ -349,7 +349,11 @@ fn a_replica_is_told(server: &mut Server, place: &Place) -> Result<()> {
         Said::of(place, server.url(), &[])
             .is_ok_and(|said| said.level("async-replicas") == Some("warning"))
     });
-    // The identity of the data is there by now, so the replica can be connected to, and says what it is.
+    // When it has the identity of the data it can be connected to, and says itself what it is.
+    eventually(|| {
+        Said::of(place, replica.url(), &[])
+            .is_ok_and(|said| said.level("replica") == Some("warning"))
+    });
     let said = Said::of(place, replica.url(), &[])?;
     said.flags("replica", "warning")?;
     ensure!(said.code == 3, "no lock can be taken: {:#}", said.json);
