@@ -1,6 +1,6 @@
 //! One hand-over of a lock between two keepers of this process, measured.
 
-use lockkeeper::{Error, Guard, Keeper};
+use lockkeeper::{Acquire, Error, Guard, Keeper};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -11,6 +11,12 @@ use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 pub(crate) fn own_name(verb: &str) -> String {
     let random: String = lockkeeper::TicketId::random().to_string().chars().take(8).collect();
     format!("lockkeeper-{verb}-{random}")
+}
+
+/// The wish for a lock, in line where the store has lines.
+pub(crate) fn lock(keeper: &Keeper, name: &str) -> Acquire {
+    let lock = keeper.lock(name);
+    if keeper.capabilities().fair { lock } else { lock.unfair() }
 }
 
 /// The store did not do what it was asked in time.
@@ -42,7 +48,7 @@ pub(crate) async fn hand_over(
 ) -> Result<(Guard, Duration), Trouble> {
     let waits = Arc::new(Notify::new());
     let tell = Arc::clone(&waits);
-    let acquire = next.lock(held.name()).on_wait(move |_| tell.notify_one()).wait(limit);
+    let acquire = lock(next, held.name().as_str()).on_wait(move |_| tell.notify_one()).wait(limit);
     let mut waiter = Abort(tokio::spawn(async move {
         let granted = acquire.await?;
         Ok::<_, Error>((granted, Instant::now()))

@@ -280,7 +280,9 @@ fn a_healthy_server_is_fine(server: &mut Server, place: &Place) -> Result<()> {
 
 /// A node that has just started has no vote before its quarantine is over.
 fn a_majority_is_fine(server: &mut Server, place: &Place) -> Result<()> {
-    is_fine(place, &format!("{}?max_ttl=2s&ttl=1s&lock_delay=500ms", server.url()))
+    let url = format!("{}?max_ttl=2s&ttl=1s&lock_delay=500ms", server.url());
+    is_fine(place, &url)?;
+    is_measured(place, &url)
 }
 
 fn an_etcd_is_fine_but_for_its_version(server: &mut Server, place: &Place) -> Result<()> {

@@ -34,7 +34,8 @@ pub(crate) fn is_stopped(pid: u32) -> Option<bool> {
     for thread in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
         // A thread that has ended meanwhile does nothing either.
         let Ok(stat) = fs::read_to_string(thread.ok()?.path().join("stat")) else { continue };
-        stopped &= fields(&stat).next()? == "T";
+        // So does one that has ended, and whose parent is stopped and cannot reap it.
+        stopped &= matches!(fields(&stat).next()?, "T" | "Z" | "X");
     }
     Some(stopped)
 }

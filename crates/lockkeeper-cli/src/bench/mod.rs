@@ -10,7 +10,7 @@ use crate::{
     doctor::CLOSE_MAX,
     duration, exit_code,
     failure::Failure,
-    handover::{Trouble, hand_over, own_name, within},
+    handover::{Trouble, hand_over, lock, own_name, within},
     output,
     run::End,
     store,
@@ -96,7 +96,7 @@ async fn measure(one: &Keeper, two: &Keeper, time: Duration) -> Result<Vec<Sampl
 }
 
 async fn take_and_release(keeper: &Keeper, name: &str) -> lockkeeper::Result<()> {
-    keeper.lock(name).wait(LIMIT).await?.release().await
+    lock(keeper, name).wait(LIMIT).await?.release().await
 }
 
 /// A free lock, taken and released by one client again and again.
@@ -119,7 +119,7 @@ async fn hand_overs(
     time: Duration,
 ) -> Result<Samples, Trouble> {
     let (began, mut samples) = (Instant::now(), Samples::new("hand_over", "hand-over"));
-    let mut guard = within(LIMIT, one.lock(name).wait(LIMIT).into_future()).await?;
+    let mut guard = within(LIMIT, lock(one, name).wait(LIMIT).into_future()).await?;
     let mut next = [two, one].into_iter().cycle();
     while samples.is_empty() || began.elapsed() < time {
         let Some(keeper) = next.next() else { break };
@@ -134,7 +134,7 @@ async fn hand_overs(
 
 /// One renewal after another of a session with one lock.
 async fn renewals(keeper: &Keeper, name: &str, time: Duration) -> Result<Samples, Trouble> {
-    let guard = within(LIMIT, keeper.lock(name).wait(LIMIT).into_future()).await?;
+    let guard = within(LIMIT, lock(keeper, name).wait(LIMIT).into_future()).await?;
     let (began, mut samples) = (Instant::now(), Samples::new("renewal", "renewal"));
     while samples.is_empty() || began.elapsed() < time {
         let step = Instant::now();

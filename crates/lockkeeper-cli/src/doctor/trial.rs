@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     duration,
-    handover::{Trouble, hand_over, micros, short, within},
+    handover::{Trouble, hand_over, lock, micros, short, within},
 };
 use lockkeeper::{Guard, Keeper, Owner, Sequencer};
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ impl Report {
     async fn take(&mut self, one: &Keeper, two: &Keeper) -> Result<Option<Guard>, Trouble> {
         let limit = self.limit;
         let began = Instant::now();
-        let guard = within(limit, one.lock(NAME).wait(limit).into_future()).await?;
+        let guard = within(limit, lock(one, NAME).wait(limit).into_future()).await?;
         let acquire = began.elapsed();
         if let Some(second) = within(limit, two.lock(NAME).try_now()).await? {
             drop(second);
