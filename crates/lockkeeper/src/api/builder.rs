@@ -82,7 +82,18 @@ impl Builder {
     }
 
     /// What listings, waiters and the command see as the owner of the locks ([`Ticket::owner`](crate::Ticket::owner)): this process
-    /// by default.
+    /// by default. It is text for people: it gives no rights, and two programs may share it.
+    ///
+    /// ```
+    /// # use lockkeeper::{Keeper, Owner};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// let identity = Owner::new("ci-7", std::process::id(), "billing");
+    /// let keeper = Keeper::builder().identity(identity).connect("memory://doc-identity").await?;
+    /// let guard = keeper.lock("invoices").await?;
+    /// let line = keeper.get("invoices").await?.expect("it is held");
+    /// assert!(line.tickets[0].owner.as_ref().is_some_and(|owner| owner.to_string().contains("ci-7")));
+    /// # drop(guard); keeper.close().await; Ok(()) }
+    /// ```
     pub fn identity(mut self, owner: Owner) -> Self {
         self.owner = Some(owner);
         self

@@ -169,7 +169,9 @@ impl IntoFuture for LockAll {
     }
 }
 
-/// Several locks in hand, in the order of their names.
+/// Several locks in hand, in the order of their names. It is never partly held on purpose, but each of the locks can
+/// be lost by itself: an eviction takes one, an expired session takes all. Work that needs all of them looks at
+/// [`is_held`](Self::is_held), or ends with [`lost`](Self::lost).
 ///
 /// ```
 /// # use lockkeeper::Keeper;
@@ -200,18 +202,20 @@ impl Guards {
         self.0.iter().find(|guard| guard.name().as_str() == name)
     }
 
-    /// All of them, in the order of their names.
+    /// All of them, in the order of their names. Each has a [fence](Guard::fence) of its own, for its own resource:
+    /// fences of different names cannot be compared.
     pub fn iter(&self) -> impl Iterator<Item = &Guard> {
         self.0.iter()
     }
 
-    /// Are all of them held now? Exact at the moment of the call, as [`Guard::is_held`].
+    /// Are all of them held now? False as soon as one is lost. Exact at the moment of the call, as [`Guard::is_held`].
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.0.iter().all(Guard::is_held)
     }
 
-    /// Waits until the first of them is lost, and says which and why.
+    /// Waits until the first of them is lost, and says which and why. The others stay held until they are released
+    /// or lost themselves.
     ///
     /// # Cancel safety
     /// Can be dropped and called again as often as wanted.
@@ -229,7 +233,19 @@ impl Guards {
         .await
     }
 
-    /// Releases all of them, the last one first.
+    /// Releases all of them, the last one first, and waits until the store has confirmed it. To release only some, take
+    /// the guards apart: `Guards` is an iterator over its guards.
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-guards-release").await?;
+    /// let mut guards = keeper.lock_all(["a", "b"]).await?.into_iter();
+    /// let (a, b) = (guards.next().expect("a"), guards.next().expect("b"));
+    /// b.release().await?;
+    /// assert!(a.is_held());
+    /// # drop(a); keeper.close().await; Ok(()) }
+    /// ```
     ///
     /// # Errors
     /// The first error; the others are released nevertheless.
