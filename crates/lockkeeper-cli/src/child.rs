@@ -3,7 +3,7 @@
 //! Its leader is not reaped before all is over. As long as it is a zombie its number cannot
 //! be given to somebody else, so a signal to the group never hits a stranger.
 
-use crate::{procfs, shim, supervisor::Supervisor};
+use crate::{orphans, procfs, shim, supervisor::Supervisor};
 use lockkeeper::store::clock::{Clock, Moment};
 use nix::{
     errno::Errno,
@@ -72,6 +72,7 @@ impl Child {
             };
         }
         let process = start.spawn()?;
+        orphans::keep(process.id());
         let group = Pid::from_raw(i32::try_from(process.id()).map_err(io::Error::other)?);
         supervisor.watch(group);
         Ok(Self { process, group, changes, supervisor, supervised: true, reaped: false })

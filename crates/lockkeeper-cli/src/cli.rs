@@ -115,6 +115,7 @@ const RUN_HELP: &str = "\
 Examples:
   lockkeeper run backup -- backup.sh              wait your turn, then run
   lockkeeper run -n backup -- backup.sh           run only if nobody else does
+  lockkeeper run backup -c 'dump | gzip >b.gz'    a pipeline, by /bin/sh
   lockkeeper run -w 30 deploy -- make deploy      wait 30 seconds at most
   lockkeeper run -s cache -- reader               together with other -s, apart from the rest
   lockkeeper run --limit 4 gpu -- train.py        four at a time
@@ -124,12 +125,13 @@ The command finds in its environment:
   LOCKKEEPER_NAME       the lock
   LOCKKEEPER_FENCE      the number of this grant; it grows with every exclusive grant of the name
   LOCKKEEPER_SEQUENCER  the grant as text, for others to check
+  LOCKKEEPER_HELD       the grants of this run and of those around it, for a nested run
   LOCKKEEPER_STORE_URL  the store, without its password
   LOCKKEEPER_STORE      the store, for a lockkeeper that the command runs
 
 Exit codes:
   the command's own, or 128+n when signal n killed it
-  64   usage: the flags or the name make no sense
+  64   usage: the flags or the name make no sense, or the run would wait for a lock of the run around it
   69   the store is unavailable
   70   a fault of lockkeeper
   75   not acquired (-n, -w); -E sets another code
@@ -153,8 +155,13 @@ pub(crate) struct Run {
     pub(crate) name: Name,
 
     /// The command and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
+    #[arg(required_unless_present = "script", trailing_var_arg = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+
+    /// Run this text by /bin/sh instead of a command
+    #[arg(short = 'c', long = "command", value_name = "STRING", conflicts_with = "command")]
+    #[arg(allow_hyphen_values = true)]
+    script: Option<OsString>,
 
     /// Do not wait: end with code 75 if the lock is held
     #[arg(short, long, help_heading = "Waiting", conflicts_with = "wait")]
@@ -168,6 +175,12 @@ pub(crate) struct Run {
     /// Try again and again instead of standing in line; a waiting line is not overtaken
     #[arg(long, help_heading = "Waiting")]
     pub(crate) unfair: bool,
+
+    /// If a lockkeeper run around this one holds the lock, run the command under it
+    ///
+    /// Without it such a run, which would wait for itself, ends with code 64 at once.
+    #[arg(long, help_heading = "Waiting", conflicts_with_all = ["at_least", "max_hold"])]
+    pub(crate) reentrant: bool,
 
     /// The code to end with when the lock was not acquired
     #[arg(short = 'E', long, help_heading = "Waiting", value_name = "CODE")]
@@ -205,7 +218,7 @@ pub(crate) struct Run {
 
     /// End the command and let go of the lock after so long (code 79)
     #[arg(long, help_heading = "Holding", value_name = "TIME")]
-    #[arg(value_parser = duration::bounded, allow_hyphen_values = true)]
+    #[arg(value_parser = duration::max_hold, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
 
     /// What others read beside the lock
@@ -238,6 +251,14 @@ pub(crate) enum OnLost {
 }
 
 impl Run {
+    /// The program to run, and its arguments.
+    pub(crate) fn argv(&self) -> Vec<OsString> {
+        match &self.script {
+            Some(script) => vec!["/bin/sh".into(), "-c".into(), script.clone()],
+            None => self.command.clone(),
+        }
+    }
+
     /// How the lock is to be taken.
     pub(crate) fn mode(&self) -> Result<Mode, Failure> {
         match (self.shared, self.limit, self.permits.unwrap_or(1)) {
@@ -297,6 +318,9 @@ pub(crate) fn parse() -> Result<Cli, u8> {
             // To write `--` before a misspelt flag would make it the name of a lock.
             e.remove(ContextKind::Suggested);
         }
+        if e.use_stderr() && wants_json(&words) {
+            return Failure::usage(first_paragraph(&e.render().to_string())).report(true);
+        }
         let text = e.render().ansi().to_string();
         if e.use_stderr() {
             output::styled(&text.replacen("error:", "lockkeeper:", 1));
@@ -306,6 +330,18 @@ pub(crate) fn parse() -> Result<Cli, u8> {
             0
         }
     })
+}
+
+/// Was JSON asked for on a command line that makes no sense?
+fn wants_json(words: &[OsString]) -> bool {
+    words.iter().take_while(|word| *word != "--").any(|word| word == "--json")
+}
+
+/// What is wrong, without usage and hints.
+fn first_paragraph(error: &str) -> String {
+    let lines = error.lines().take_while(|line| !line.is_empty());
+    let text = lines.map(str::trim).collect::<Vec<_>>().join(" ");
+    text.trim_start_matches("error: ").to_owned()
 }
 
 const NAME_FIRST: &str =
@@ -369,6 +405,16 @@ mod tests {
             assert_eq!(run.command, ["ls", "-n", "-w"], "{line}");
         }
         assert_eq!(run("a -- -x").unwrap().command, ["-x"]);
+    }
+
+    #[test]
+    fn a_text_for_the_shell_stands_in_place_of_a_command() {
+        for line in ["-c ls a", "a -c ls", "-n a --command ls"] {
+            assert_eq!(run(line).unwrap().argv(), ["/bin/sh", "-c", "ls"], "{line}");
+        }
+        assert_eq!(run("a -- -c ls").unwrap().argv(), ["-c", "ls"]);
+        assert_eq!(run("a sh -c ls").unwrap().argv(), ["sh", "-c", "ls"]);
+        assert!(run("a -c ls -- ls").is_err() && run("a -c ls l").is_err() && run("a -c").is_err());
     }
 
     #[test]

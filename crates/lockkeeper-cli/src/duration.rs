@@ -27,6 +27,16 @@ pub(crate) fn bounded(text: &str) -> Result<Duration, String> {
     }
 }
 
+const NO_HOLD: &str = "more than 0; without --max-hold the lock is held until the command ends";
+
+/// Reads the longest time for which a lock is held.
+pub(crate) fn max_hold(text: &str) -> Result<Duration, String> {
+    match bounded(text)? {
+        Duration::ZERO => Err(NO_HOLD.into()),
+        time => Ok(time),
+    }
+}
+
 /// Reads a time to live.
 pub(crate) fn ttl(text: &str) -> Result<Duration, String> {
     match bounded(text)? {

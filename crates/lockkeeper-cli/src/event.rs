@@ -1,7 +1,7 @@
 //! What `run` has to tell: a line of words for people, or of JSON for programs, always on stderr.
 
 use crate::{duration, output, stderr};
-use lockkeeper::{Guard, Holder, Mode, Ticket, Wait};
+use lockkeeper::{Guard, Holder, Mode, Sequencer, Ticket, Wait};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -15,10 +15,26 @@ pub(crate) enum Event<'a> {
         name: &'a str,
         /// How many tickets stand before ours, holders included.
         ahead: usize,
+        /// Our place in the line behind the holders, as `show` counts it; none if it is not known.
+        place: Option<usize>,
         /// Do we stand in line? Else the lock is tried again and again.
         fair: bool,
         /// Who holds it, if the store says so.
         holder: Option<HolderView>,
+    },
+    /// The store does not answer, and the wait goes on.
+    Outage {
+        /// The lock.
+        name: &'a str,
+        /// For how long it has not answered.
+        outage_ms: u64,
+    },
+    /// The store answers again.
+    OutageOver {
+        /// The lock.
+        name: &'a str,
+        /// For how long it had not answered.
+        outage_ms: u64,
     },
     /// The lock is ours.
     Granted {
@@ -38,6 +54,35 @@ pub(crate) enum Event<'a> {
         ttl_ms: u64,
         /// For how long the store keeps it closed after that.
         lock_delay_ms: u64,
+    },
+    /// The run around this one holds the lock, and the command runs under its grant.
+    Reentered {
+        /// The lock.
+        name: &'a str,
+        /// How it is held.
+        mode: ModeView,
+        /// The number of the grant; none where the store has none.
+        fence: Option<u64>,
+        /// The ticket.
+        ticket: String,
+        /// The grant as text.
+        sequencer: String,
+    },
+    /// The lock is held, but was not renewed in time: unless the store answers, it will be lost.
+    Jeopardy {
+        /// The lock.
+        name: &'a str,
+        /// How long ago the last renewal was sent that the store has answered.
+        not_renewed_ms: u64,
+        /// When the lock is lost, counted from now.
+        lost_in_ms: u64,
+    },
+    /// The lock was renewed after all.
+    JeopardyOver {
+        /// The lock.
+        name: &'a str,
+        /// For how long it was not.
+        not_renewed_ms: u64,
     },
     /// The lock could not be had, or not in time.
     NotAcquired {
@@ -155,6 +200,19 @@ pub(crate) fn granted<'a>(guard: &'a Guard, waited: Duration) -> Event<'a> {
     }
 }
 
+impl<'a> Event<'a> {
+    /// The command runs under this grant of the run around this one.
+    pub(crate) fn reentered(held: &'a Sequencer) -> Self {
+        Self::Reentered {
+            name: held.name().as_str(),
+            mode: held.mode().into(),
+            fence: Some(held.fence()).filter(|fence| *fence != 0),
+            ticket: held.claim().ticket.to_string(),
+            sequencer: held.to_string(),
+        }
+    }
+}
+
 /// How the lock is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
@@ -166,27 +224,42 @@ pub(crate) enum Manner {
     NoLine,
 }
 
+/// How a ticket stands, as it is shown.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    pub(crate) wait: Wait,
+    /// The place in the line behind the holders, as `show` counts it; none if it is not known.
+    pub(crate) place: Option<usize>,
+    /// How long ago the store said so.
+    pub(crate) age: Duration,
+    /// For how long the store has not answered.
+    pub(crate) outage: Option<Duration>,
+}
+
 /// Where a ticket stands, in words: "waiting for `deploy` · 3rd in line · held by …".
-pub(crate) fn waiting_words(
-    name: &str,
-    mode: Mode,
-    manner: Manner,
-    wait: &Wait,
-    age: Duration,
-) -> String {
+pub(crate) fn waiting_words(name: &str, manner: Manner, standing: &Standing) -> String {
+    let Standing { wait, place, age, outage } = standing;
     let mut words = format!("waiting for `{}`", output::printable(name));
-    // One exclusive holder makes those before us the line; several make them a mere number.
-    match (manner, mode) {
+    match (manner, place) {
         (Manner::Contend, _) => words += " · asking again and again",
         (Manner::NoLine, _) => words += " · asking again and again, as this store keeps no line",
-        (_, Mode::Exclusive) => words += &format!(" · {} in line", ordinal(wait.ahead.max(1))),
-        _ => words += &format!(" · {} ahead", wait.ahead),
+        (_, Some(place)) => words += &format!(" · {} in line", ordinal(*place)),
+        (_, None) => words += &format!(" · {} ahead", wait.ahead),
     }
-    if let Some(holder) = &wait.holder {
+    if let Some(outage) = outage {
+        // Who holds it now, and for how long, is not known meanwhile.
         words += " · ";
-        words += &held_by(holder, age);
+        words += &outage_words(*outage);
+    } else if let Some(holder) = &wait.holder {
+        words += " · ";
+        words += &held_by(holder, *age);
     }
     words
+}
+
+/// "the store has not answered for 17 s"
+pub(crate) fn outage_words(outage: Duration) -> String {
+    format!("the store has not answered for {}", duration::words(outage))
 }
 
 /// "held by ci-7 (pid 4121) for 42 s"; without the time if that is not known.
@@ -275,32 +348,30 @@ mod tests {
     #[test]
     fn a_wait_is_told_with_place_holder_and_time() {
         let age = Duration::from_secs(2);
+        let standing = |wait, place| Standing { wait, place, age, outage: None };
+        let queued = |name, standing: &Standing| waiting_words(name, Manner::Queue, standing);
         assert_eq!(
-            waiting_words("deploy", Mode::Exclusive, Manner::Queue, &wait(3, ""), age),
+            queued("deploy", &standing(wait(3, ""), Some(3))),
             "waiting for `deploy` · 3rd in line · held by ci-7 (pid 4121) for 42 s"
         );
         assert_eq!(
-            waiting_words(
-                "gpu",
-                Mode::Permits { weight: 1, of: 4 },
-                Manner::Queue,
-                &wait(4, "night\n"),
-                age
-            ),
+            queued("gpu", &standing(wait(4, "night\n"), None)),
             "waiting for `gpu` · 4 ahead · held by ci-7 (pid 4121), night\\u{a}, for 42 s"
         );
-        let mut long = wait(1, "night");
-        long.holder.as_mut().unwrap().held_for = None;
-        let words = waiting_words("a", Mode::Exclusive, Manner::Queue, &long, age);
+        let mut long = standing(wait(1, "night"), Some(1));
+        long.wait.holder.as_mut().unwrap().held_for = None;
+        let words = queued("a", &long);
         assert_eq!(words, "waiting for `a` · 1st in line · held by ci-7 (pid 4121), night");
-        long.holder.as_mut().unwrap().owner = Owner::default();
-        let words = waiting_words("a", Mode::Exclusive, Manner::Queue, &long, age);
+        long.wait.holder.as_mut().unwrap().owner = Owner::default();
+        let words = queued("a", &long);
         assert_eq!(words, "waiting for `a` · 1st in line · held by another client, night");
-        let words = waiting_words("a", Mode::Exclusive, Manner::NoLine, &long, age);
+        let words = waiting_words("a", Manner::NoLine, &long);
         assert!(words.starts_with("waiting for `a` · asking again and again, as this"), "{words}");
-        let unknown = Wait::new(0, Duration::ZERO);
-        let words = waiting_words("a", Mode::Exclusive, Manner::Queue, &unknown, age);
-        assert_eq!(words, "waiting for `a` · 1st in line");
+        long.outage = Some(Duration::from_secs(17));
+        let words = queued("a", &long);
+        assert_eq!(words, "waiting for `a` · 1st in line · the store has not answered for 17 s");
+        let unknown = standing(Wait::new(0, Duration::ZERO), Some(1));
+        assert_eq!(queued("a", &unknown), "waiting for `a` · 1st in line");
     }
 
     #[test]
@@ -314,6 +385,7 @@ mod tests {
         let event = Event::Waiting {
             name: "a",
             ahead: 1,
+            place: Some(1),
             fair: true,
             holder: Some((&wait(1, "x").holder.unwrap()).into()),
         };

@@ -13,7 +13,8 @@ pub(crate) const WARNINGS: u8 = 1;
 pub(crate) const UNSAFE: u8 = 2;
 /// `doctor`: the store cannot be reached or used.
 pub(crate) const UNCHECKED: u8 = 3;
-/// The flags, the name or their combination make no sense; nothing was done.
+/// The flags, the name or their combination make no sense, or a nested run would wait for itself; nothing
+/// was done.
 pub(crate) const USAGE: u8 = 64;
 /// The store could not be reached, or has no room.
 pub(crate) const UNAVAILABLE: u8 = 69;

@@ -4,6 +4,9 @@ use crate::{exit_code, output};
 use lockkeeper::{Error, ErrorKind};
 use serde_json::json;
 
+/// What to do about a store that does not answer.
+pub(crate) const NO_STORE: &str = "is the store running, and is --store or LOCKKEEPER_STORE right?";
+
 /// The end of a command that did not do what it was asked to.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -88,9 +91,7 @@ fn hint(error: &Error) -> Option<&'static str> {
         _ => return None,
     };
     match trouble {
-        ErrorKind::Unavailable => {
-            Some("is the store running, and is --store or LOCKKEEPER_STORE right?")
-        }
+        ErrorKind::Unavailable => Some(NO_STORE),
         ErrorKind::Denied => Some("check the rights to the store, or the credentials in its URL"),
         ErrorKind::Misconfigured | ErrorKind::Corrupt => Some("check --store or LOCKKEEPER_STORE"),
         _ => None,

@@ -5,6 +5,7 @@ use crate::{
     cli::OnLost,
     duration,
     event::{Event, Voice},
+    jeopardy::Jeopardy,
     output::printable,
     signals::Signals,
     suspend::Suspend,
@@ -53,6 +54,8 @@ pub(crate) struct Hold<'a> {
     pub(crate) without: bool,
     /// By when a signal that was passed on is to have ended the command.
     pub(crate) ends: Option<Ends>,
+    /// What has been told of renewals that fail.
+    pub(crate) jeopardy: Jeopardy,
 }
 
 /// A signal that ends a process which does not expect it was passed on to the command's group.
@@ -108,7 +111,10 @@ impl Hold<'_> {
                     self.lose(Loss::MaxHold, self.kill_after).await;
                     return Ending::Lost;
                 }
-                () = clock.sleep(belief.pause) => belief.note(&clock, self.guard),
+                () = clock.sleep(belief.pause) => {
+                    belief.note(&clock, self.guard);
+                    self.jeopardy.note(self.guard, self.voice, self.on_lost);
+                }
             }
         }
     }

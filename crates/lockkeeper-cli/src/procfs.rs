@@ -1,7 +1,7 @@
 //! What the kernel tells about processes that are not our children.
 
 use nix::unistd::Pid;
-use std::fs;
+use std::{fs, path::Path};
 
 /// A process, as `/proc/NUMBER/stat` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,10 @@ fn parse(stat: &str) -> Option<Stat> {
 
 /// Does a process live in this group? Where /proc cannot tell, yes.
 pub(crate) fn is_alive(group: Pid) -> bool {
+    // In a PID namespace without a `/proc` of its own the numbers there are others than ours.
+    if fs::read_link("/proc/self").is_ok_and(|it| it != Path::new(&Pid::this().to_string())) {
+        return true;
+    }
     let Ok(entries) = fs::read_dir("/proc") else { return true };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let mut processes = names.filter_map(|name| name.parse().ok()).map(Pid::from_raw);

@@ -8,7 +8,9 @@ use crate::{
     exit_code,
     failure::{self, Failure},
     hold::{Ending, Fate, Held, Hold, tell_lost},
-    output, shim,
+    jeopardy::Jeopardy,
+    nested::{self, Nesting},
+    orphans, output, shim,
     signals::Signals,
     stderr, store,
     suspend::Suspend,
@@ -16,16 +18,18 @@ use crate::{
     waiting::Waiting,
 };
 use lockkeeper::{
-    Acquire, Error, ErrorKind, Guard, Health, Keeper, Loss, Mode, Owner,
+    Acquire, Error, ErrorKind, Guard, Health, Keeper, Loss, Mode, Owner, Sequencer,
     store::clock::{Clock, Moment},
 };
 use nix::sys::signal::Signal;
 use std::{
     convert::Infallible,
+    future::pending,
     io,
     os::unix::process::ExitStatusExt as _,
     path::Path,
     process::{ExitCode, ExitStatus},
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 use tokio::time::timeout;
@@ -39,8 +43,15 @@ const OUTAGE_TOLD: Duration = Duration::from_secs(2);
 const RELEASE_MAX: Duration = Duration::from_secs(5);
 /// For how long closing may take: leaving the line, ending the session.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
+/// The same when the time that `-w` gives is over.
+const CLOSE_LATE_MAX: Duration = Duration::from_millis(500);
 /// For how long we look who holds a lock that we could not have.
-const LIST_MAX: Duration = Duration::from_secs(1);
+const LIST_MAX: Duration = Duration::from_millis(500);
+/// What an attempt to connect is given at least, however short `-w` is.
+const CONNECT_MIN: Duration = Duration::from_secs(1);
+
+/// How much later than the library the command itself ends a wait.
+const OWN_END: Duration = Duration::from_millis(100);
 
 /// How `run` ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,17 +138,21 @@ struct Job<'a> {
     live: bool,
     /// Since when we wait, for the store and for the lock.
     began: Instant,
+    /// The lock was held: the time that `-w` gives does not count any more.
+    held: AtomicBool,
 }
 
 /// Takes the lock, runs the command, releases.
 pub(crate) async fn run(args: &Run, common: &Common) -> Result<End, Failure> {
     let mut ears = Ears::open().map_err(Failure::bug)?;
+    orphans::adopt().map_err(Failure::bug)?;
     let voice = Voice { json: common.json, quiet: common.quiet };
     let mode = args.mode()?;
     let said = common.store.as_deref();
     let url = store::url(said)?;
     let (lock_delay, live, began) = (args.lock_delay(&url)?, common.verbose == 0, Instant::now());
-    let job = Job { args, said, url, mode, lock_delay, voice, live, began };
+    let held = AtomicBool::new(false);
+    let job = Job { args, said, url, mode, lock_delay, voice, live, began, held };
     // A store that is only just starting is waited for, as a lock is.
     let patience =
         if args.is_impatient() { Duration::ZERO } else { args.wait.unwrap_or(CONNECT_MAX) };
@@ -145,17 +160,34 @@ pub(crate) async fn run(args: &Run, common: &Common) -> Result<End, Failure> {
     let keeper = tokio::select! {
         keeper = builder.connect(&job.url) => keeper?,
         never = job.tell_outage(patience) => match never {},
+        // The library lets the first attempt end by itself, and a silent server takes seconds for it.
+        () = job.out_of_time(CONNECT_MIN) => return Err(job.silent()),
         signal = ears.interrupt() => return Ok(End::Signal(signal as i32)),
     };
-    let end = job.under_lock(&keeper, &mut ears).await;
+    let nesting = tokio::select! {
+        nesting = job.nesting(&keeper) => nesting,
+        () = job.out_of_time(CONNECT_MIN) => Nesting::Apart,
+        signal = ears.interrupt() => return Ok(End::Signal(signal as i32)),
+    };
+    let end = match &nesting {
+        Nesting::Apart => job.under_lock(&keeper, &mut ears).await,
+        Nesting::Under(_) => Ok(End::Code(0)),
+        Nesting::Waits(held) => Err(nested::waits_for_itself(held, mode, args.reentrant)),
+    };
     // What cannot be finished in time ends with the session.
-    let _ = timeout(CLOSE_MAX, keeper.close()).await;
-    end
+    let late = !job.held.load(Ordering::Relaxed)
+        && args.wait.is_some_and(|wait| wait <= job.began.elapsed());
+    let _ = timeout(if late { CLOSE_LATE_MAX } else { CLOSE_MAX }, keeper.close()).await;
+    match nesting {
+        Nesting::Under(held) => Ok(End::Code(job.run_under(&held))),
+        _ => end,
+    }
 }
 
 /// What others see: this process, under the name of the command it runs.
 fn owner(args: &Run) -> Owner {
-    let command = args.command.first().map(Path::new).and_then(Path::file_name);
+    let command = args.argv();
+    let command = command.first().map(Path::new).and_then(Path::file_name);
     let program = command.unwrap_or_default().to_string_lossy().chars().take(16).collect();
     let mut owner = Owner::this_process();
     owner.program = program;
@@ -172,6 +204,49 @@ impl Job<'_> {
                 .note(&format!("no answer from the store yet; waiting for it up to {patience}"));
         }
         std::future::pending().await
+    }
+
+    /// Waits until the time that `-w` gives is over, but not shorter than this.
+    async fn out_of_time(&self, least: Duration) {
+        match self.args.wait {
+            Some(wait) if !self.args.is_impatient() => {
+                // The library's own end of the wait, which knows more of the reason, comes first.
+                let time = wait.max(least).saturating_add(OWN_END);
+                tokio::time::sleep(time.saturating_sub(self.began.elapsed())).await;
+            }
+            _ => pending().await,
+        }
+    }
+
+    /// The failure of a store that has not answered at all.
+    fn silent(&self) -> Failure {
+        let waited = duration::exact(self.began.elapsed());
+        let what = format!("the store has not answered within {waited}");
+        Failure::new(exit_code::UNAVAILABLE, anyhow::Error::msg(what)).hint(failure::NO_STORE)
+    }
+
+    /// What is to be done about the locks that are held around this run. With `-n` nothing would wait.
+    async fn nesting(&self, keeper: &Keeper) -> Nesting {
+        let (name, reentrant) = (&self.args.name, self.args.reentrant);
+        match nested::look(keeper, name, self.mode, reentrant).await {
+            Nesting::Waits(_) if self.args.is_impatient() => Nesting::Apart,
+            nesting => nesting,
+        }
+    }
+
+    /// Becomes the command, under a grant of the run around this one: in its process group, so that it ends
+    /// with all that this has started when the lock is lost.
+    fn run_under(&self, held: &Sequencer) -> u8 {
+        let (name, fence) = (held.name(), Some(held.fence()).filter(|fence| *fence != 0));
+        self.voice.tell(&Event::reentered(held), None);
+        let mut variables = vec![
+            ("LOCKKEEPER_NAME", Some(name.to_string())),
+            ("LOCKKEEPER_FENCE", fence.map(|fence| fence.to_string())),
+            ("LOCKKEEPER_SEQUENCER", Some(held.to_string())),
+        ];
+        variables.extend(store::for_the_command(&self.url, self.said));
+        stderr::flush(stderr::START_MAX);
+        shim::become_command_of(&self.args.argv(), variables)
     }
 
     async fn under_lock(&self, keeper: &Keeper, ears: &mut Ears) -> Result<End, Failure> {
@@ -233,7 +308,7 @@ impl Job<'_> {
     /// Waits for the lock, as long as is wanted and nobody interrupts.
     async fn turn(&self, keeper: &Keeper, ears: &mut Ears) -> Result<Turn, Failure> {
         let (name, manner) = (self.args.name.as_str(), self.manner(keeper));
-        let mut waiting = Waiting::new(name, self.mode, manner, self.voice, self.live);
+        let mut waiting = Waiting::new(&self.args.name, manner, self.voice, self.live);
         let mut acquire = self.acquire(keeper).on_wait(waiting.ear());
         if manner != Manner::Queue {
             acquire = acquire.unfair();
@@ -300,11 +375,12 @@ impl Job<'_> {
 
     /// Runs the command under the lock.
     async fn hold(&self, guard: Guard, ears: &mut Ears) -> Result<End, Failure> {
+        self.held.store(true, Ordering::Relaxed);
         terminal::stay_awake();
         let terminal = Terminal::open();
         let front = terminal.as_ref().is_some_and(Terminal::is_for_the_command);
         let kill_after = self.kill_after(&guard);
-        let started = Child::start(&self.args.command, self.environment(&guard), front, kill_after);
+        let started = Child::start(&self.args.argv(), self.environment(&guard), front, kill_after);
         let mut hold = Hold {
             child: started.map_err(cannot_start)?,
             guard: &guard,
@@ -319,6 +395,7 @@ impl Job<'_> {
             wants_terminal: front,
             without: false,
             ends: None,
+            jeopardy: Jeopardy::default(),
         };
         let ending = hold.last().await;
         let Held { mut child, without, had_terminal } = hold.end();
@@ -360,6 +437,7 @@ impl Job<'_> {
             ("LOCKKEEPER_NAME", Some(guard.name().to_string())),
             ("LOCKKEEPER_FENCE", event::fence(guard).map(|fence| fence.to_string())),
             ("LOCKKEEPER_SEQUENCER", Some(guard.sequencer().to_string())),
+            (nested::VARIABLE, Some(nested::for_the_command(guard))),
         ];
         variables.extend(store::for_the_command(&self.url, self.said));
         variables

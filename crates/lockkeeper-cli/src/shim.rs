@@ -9,7 +9,7 @@
 //! The [supervisor](crate::supervisor) is lockkeeper itself, too, and stays for as long as the
 //! command runs.
 
-use crate::{exit_code, output, supervisor, suspend, terminal};
+use crate::{exit_code, failure::Failure, output, stderr, supervisor, suspend, terminal};
 use nix::{
     sys::{
         prctl::set_pdeathsig,
@@ -41,6 +41,7 @@ fn ourselves() -> Command {
 pub(crate) fn start(command: &[OsString], front: bool) -> Command {
     let mut start = ourselves();
     start.arg(CHILD).arg(Pid::this().to_string()).arg(if front { "front" } else { "back" });
+    start.arg(if stderr::speaks_json() { "json" } else { "words" });
     start.args(command).process_group(0);
     start
 }
@@ -84,9 +85,12 @@ fn number<T: FromStr>(argument: Option<OsString>) -> Option<T> {
 fn become_command(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = number(arguments.next()).map(Pid::from_raw);
     let front = arguments.next().is_some_and(|word| word == "front");
+    if arguments.next().is_some_and(|word| word == "json") {
+        stderr::speak_json();
+    }
     let Some(command) = arguments.next() else { return ExitCode::from(exit_code::USAGE) };
     if let Err(e) = set_pdeathsig(Signal::SIGKILL) {
-        return cannot_run(&command, &io::Error::from(e));
+        return cannot_run(&command, &io::Error::from(e)).into();
     }
     // If the parent has died before it could be tied to us, nobody watches the lock.
     if parent != Some(getppid()) {
@@ -98,17 +102,35 @@ fn become_command(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     terminal::sleep_again();
     suspend::let_through();
     let error = Command::new(&command).args(arguments).exec();
-    cannot_run(&command, &error)
+    cannot_run(&command, &error).into()
 }
 
-fn cannot_run(command: &OsStr, error: &io::Error) -> ExitCode {
+/// Becomes the command, which stays in our process group. Returns, with the code to end with, only if that
+/// fails.
+pub(crate) fn become_command_of(
+    command: &[OsString],
+    environment: Vec<(&'static str, Option<String>)>,
+) -> u8 {
+    let Some((program, arguments)) = command.split_first() else { return exit_code::USAGE };
+    let mut start = Command::new(program);
+    start.args(arguments);
+    for (name, value) in environment {
+        match value {
+            Some(value) => start.env(name, value),
+            None => start.env_remove(name),
+        };
+    }
+    suspend::let_through();
+    cannot_run(program, &start.exec())
+}
+
+fn cannot_run(command: &OsStr, error: &io::Error) -> u8 {
     let name = output::printable(&command.to_string_lossy());
     let (code, why) = match error.kind() {
         io::ErrorKind::NotFound => (exit_code::NOT_FOUND, "not found".to_owned()),
         _ => (exit_code::CANNOT_EXECUTE, error.to_string()),
     };
-    output::error(&format!("cannot run `{name}`: {why}"));
-    ExitCode::from(code)
+    Failure::new(code, anyhow::anyhow!("cannot run `{name}`: {why}")).report(stderr::speaks_json())
 }
 
 fn die(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {

@@ -41,6 +41,11 @@ pub(crate) fn speak_json() {
     JSON.store(true, Ordering::Relaxed);
 }
 
+/// Was [JSON](speak_json) chosen?
+pub(crate) fn speaks_json() -> bool {
+    JSON.load(Ordering::Relaxed)
+}
+
 /// Says a text. Never blocks.
 pub(crate) fn say(text: impl Into<Vec<u8>>) {
     put(text.into(), QUEUE_MAX);
@@ -158,7 +163,7 @@ impl Queue {
 /// Says how many messages were dropped.
 fn count(dropped: u64) -> Vec<u8> {
     let what = format!("{dropped} messages were dropped: stderr was not read");
-    let json = JSON.load(Ordering::Relaxed);
+    let json = speaks_json();
     if json { crate::output::json_warning(&what) } else { format!("lockkeeper: {what}\n") }.into()
 }
 

@@ -9,7 +9,7 @@
 //! The number of the group can belong to other processes only after the group has become empty. The
 //! supervisor checks that the group still has a live process before each signal, and ends once it is empty.
 
-use crate::{procfs, shim};
+use crate::{orphans, procfs, shim};
 use lockkeeper::store::clock::{Clock, Moment};
 use nix::{
     sys::{
@@ -43,7 +43,9 @@ impl Supervisor {
         let (reader, orders) = io::pipe()?;
         let mut start = shim::supervisor(kill_after);
         start.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Self { process: start.spawn()?, orders })
+        let process = start.spawn()?;
+        orphans::keep(process.id());
+        Ok(Self { process, orders })
     }
 
     /// Names the group to end.

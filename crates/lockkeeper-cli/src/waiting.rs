@@ -5,10 +5,13 @@
 //! wait sees nothing.
 
 use crate::{
-    event::{self, Event, Manner, Voice},
-    output, stderr, terminal,
+    duration,
+    event::{self, Event, Manner, Standing, Voice},
+    output,
+    place::Places,
+    stderr, terminal,
 };
-use lockkeeper::{Keeper, Mode, Wait};
+use lockkeeper::{Keeper, Name, Wait};
 use std::{
     env,
     io::{self, IsTerminal as _},
@@ -28,29 +31,39 @@ type News = Option<(Wait, Instant)>;
 /// The wait for one lock, as others see it.
 #[derive(Debug)]
 pub(crate) struct Waiting<'a> {
-    name: &'a str,
-    mode: Mode,
+    name: &'a Name,
     manner: Manner,
     voice: Voice,
     live: bool,
     /// What stands on the terminal.
     drawn: String,
     /// What has been said last.
-    said: Option<Wait>,
+    said: Option<Standing>,
     news: watch::Sender<News>,
-    /// It has been said that the store does not answer.
-    outage: bool,
+    places: Places,
+    /// Since when the store does not answer, if that was told.
+    outage: Option<Instant>,
     /// Since when the store answers again.
     answers: Option<Instant>,
 }
 
 impl<'a> Waiting<'a> {
     /// A wait that may begin. `live` allows a line that is drawn over and over.
-    pub(crate) fn new(name: &'a str, mode: Mode, manner: Manner, voice: Voice, live: bool) -> Self {
+    pub(crate) fn new(name: &'a Name, manner: Manner, voice: Voice, live: bool) -> Self {
         let plain = voice.quiet || voice.json || env::var_os("TERM").is_none_or(|t| t == "dumb");
         let live = live && !plain && io::stderr().is_terminal();
-        let (drawn, said, news) = (String::new(), None, watch::Sender::new(None));
-        Self { name, mode, manner, voice, live, drawn, said, news, outage: false, answers: None }
+        Self {
+            name,
+            manner,
+            voice,
+            live,
+            drawn: String::new(),
+            said: None,
+            news: watch::Sender::new(None),
+            places: Places::default(),
+            outage: None,
+            answers: None,
+        }
     }
 
     /// What the library is to call with news.
@@ -71,9 +84,12 @@ impl<'a> Waiting<'a> {
         self.live
     }
 
-    /// The last that was heard of the line.
-    fn last(&self) -> Option<(Wait, Duration)> {
-        self.news.borrow().as_ref().map(|(wait, at)| (wait.clone(), at.elapsed()))
+    /// The last that was heard of the line, and whether the store still answers.
+    fn last(&self) -> Option<Standing> {
+        let (wait, at) = self.news.borrow().clone()?;
+        let place = self.places.of(wait.ahead);
+        let outage = self.outage.map(|since| since.elapsed());
+        Some(Standing { wait, place, age: at.elapsed(), outage })
     }
 
     /// Shows the wait, and outages of the store, for as long as it is polled.
@@ -85,13 +101,25 @@ impl<'a> Waiting<'a> {
                 heard = news.changed() => heard.is_ok(),
                 () = tokio::time::sleep(REDRAW) => {
                     self.get(keeper.outage());
-                    // The last news are old when the store does not answer.
-                    self.live && self.happened() && !self.outage
+                    self.live && self.happened()
                 }
             };
             if heard {
+                self.locate(keeper).await;
                 self.tell();
             }
+        }
+    }
+
+    /// Finds out our place in the line, if it will be told.
+    async fn locate(&mut self, keeper: &Keeper) {
+        let told_once = self.said.is_some() && !self.voice.json;
+        if self.voice.quiet || self.manner != Manner::Queue || told_once || self.outage.is_some() {
+            return;
+        }
+        let ahead = self.news.borrow().as_ref().map(|(wait, _)| wait.ahead);
+        if let Some(ahead) = ahead {
+            self.places.look(keeper, self.name, ahead).await;
         }
     }
 
@@ -100,9 +128,15 @@ impl<'a> Waiting<'a> {
         match outage {
             Some(time) => {
                 self.answers = None;
-                if !self.outage && time >= OUTAGE_TOLD {
-                    self.outage = true;
-                    self.note("the store does not answer; still waiting");
+                if self.outage.is_none() && time >= OUTAGE_TOLD {
+                    self.outage =
+                        Some(Instant::now().checked_sub(time).unwrap_or_else(Instant::now));
+                    let event =
+                        Event::Outage { name: self.name.as_str(), outage_ms: duration::ms(time) };
+                    self.tell_outage(
+                        &event,
+                        &format!("{}; still waiting", event::outage_words(time)),
+                    );
                 }
             }
             // Between two attempts it is not known for a moment whether the outage goes on.
@@ -116,14 +150,19 @@ impl<'a> Waiting<'a> {
     }
 
     fn end_outage(&mut self) {
-        if std::mem::take(&mut self.outage) {
-            self.note("the store answers again");
-        }
+        let Some(since) = self.outage.take() else { return };
+        let end = self.answers.unwrap_or_else(Instant::now);
+        let time = end.saturating_duration_since(since);
+        let event = Event::OutageOver { name: self.name.as_str(), outage_ms: duration::ms(time) };
+        let words = format!("the store answers again after {}", duration::words(time));
+        self.tell_outage(&event, &words);
     }
 
-    fn note(&mut self, words: &str) {
-        self.wipe();
-        self.voice.note(words);
+    /// The line on a terminal shows it by itself.
+    fn tell_outage(&self, event: &Event<'_>, words: &str) {
+        if !self.live || !self.happened() {
+            self.voice.tell(event, Some(words));
+        }
     }
 
     /// Ends the display. Who has waited is told so, however short it was.
@@ -137,35 +176,48 @@ impl<'a> Waiting<'a> {
     }
 
     fn tell(&mut self) {
-        let Some((wait, age)) = self.last() else { return };
+        let Some(standing) = self.last() else { return };
         if self.live {
-            self.draw(&wait, age);
-        } else if self.said.as_ref().is_none_or(|said| self.is_new(said, &wait)) {
-            self.say(&wait, age);
-            self.said = Some(wait);
+            self.draw(&standing);
+        } else if self.said.as_ref().is_none_or(|said| self.is_new(said, &standing)) {
+            self.say(&standing);
+            self.said = Some(standing);
         }
     }
 
     /// People are told once, programs of every change.
-    fn is_new(&self, old: &Wait, new: &Wait) -> bool {
-        let who = |wait: &Wait| wait.holder.as_ref().map(|h| (h.owner.clone(), h.label.clone()));
-        self.voice.json && (old.ahead != new.ahead || who(old) != who(new))
+    fn is_new(&self, old: &Standing, new: &Standing) -> bool {
+        let who = |standing: &Standing| {
+            let holder = standing.wait.holder.as_ref();
+            holder.map(|h| (h.owner.clone(), h.label.clone()))
+        };
+        let place = |standing: &Standing| (standing.wait.ahead, standing.place);
+        self.voice.json && (place(old) != place(new) || who(old) != who(new))
     }
 
-    fn say(&self, wait: &Wait, age: Duration) {
-        let holder = wait.holder.as_ref().map(Into::into);
+    fn say(&self, standing: &Standing) {
+        let Standing { wait, place, .. } = standing;
         let fair = self.manner == Manner::Queue;
-        let event = Event::Waiting { name: self.name, ahead: wait.ahead, fair, holder };
-        let words = event::waiting_words(self.name, self.mode, self.manner, wait, age);
-        self.voice.tell(&event, Some(&words));
+        let event = Event::Waiting {
+            name: self.name.as_str(),
+            ahead: wait.ahead,
+            place: place.filter(|_| fair),
+            fair,
+            holder: wait.holder.as_ref().map(Into::into),
+        };
+        self.voice.tell(&event, Some(&self.words(standing)));
     }
 
-    fn draw(&mut self, wait: &Wait, age: Duration) {
+    fn words(&self, standing: &Standing) -> String {
+        event::waiting_words(self.name.as_str(), self.manner, standing)
+    }
+
+    fn draw(&mut self, standing: &Standing) {
         // In the background the terminal belongs to somebody else.
         if !terminal::is_foreground(io::stderr()) {
             return;
         }
-        let words = event::waiting_words(self.name, self.mode, self.manner, wait, age);
+        let words = self.words(standing);
         // The last column stays free: some terminals wrap when it is written to.
         let width =
             output::terminal_width(io::stderr()).map_or(79, |width| width.saturating_sub(1));

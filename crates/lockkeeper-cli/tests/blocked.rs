@@ -2,30 +2,13 @@
 
 mod support;
 
-use nix::{
-    errno::Errno,
-    fcntl::{FcntlArg, OFlag, fcntl},
-    sys::signal::Signal,
-};
+use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 use std::{
-    io::{PipeReader, PipeWriter, Write as _},
+    io::PipeReader,
     process::{Command, Stdio},
 };
-use support::{DEADLINE, Place, Running, eventually, evict_holder, is_alive};
-
-/// A pipe that is full. It stays so as long as the reader is not read from.
-fn full_pipe() -> (PipeReader, PipeWriter) {
-    let (reader, mut writer) = std::io::pipe().unwrap();
-    let flags = OFlag::from_bits_retain(fcntl(&writer, FcntlArg::F_GETFL).unwrap());
-    fcntl(&writer, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).unwrap();
-    for piece in [&[b'x'; 4096][..], b"x"] {
-        while writer.write(piece).is_ok() {}
-        assert_eq!(Errno::last(), Errno::EAGAIN);
-    }
-    fcntl(&writer, FcntlArg::F_SETFL(flags)).unwrap();
-    (reader, writer)
-}
+use support::{DEADLINE, Place, Running, eventually, evict_holder, full_pipe, is_alive};
 
 /// Starts a script under the lock `a` whose stderr is a full pipe.
 fn start(place: &Place, flags: &[&str], script: &str) -> (Running, PipeReader) {

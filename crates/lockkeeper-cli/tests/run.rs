@@ -100,6 +100,8 @@ fn nonsense_is_a_usage_error() {
         (&["run", "-w", "-1s", "a", "true"], "'-1s' for '--wait <TIME>': write seconds"),
         (&["run", "--limit", "-1", "a", "true"], "'-1' for '--limit <N>'"),
         (&["run", "--limit", "0", "a", "true"], "--limit must be at least 1"),
+        (&["run", "--max-hold", "0", "a", "true"], "'--max-hold <TIME>': more than 0; without"),
+        (&["run", "--max-hold", "0ms", "a", "true"], "the lock is held until the command ends"),
         (&["run", "--", "backup.sh"], "the command needs a lock: its name stands first"),
         (&["run", "--", "echo", "hi"], "the command needs a lock: its name stands first"),
         (&["run", "-w", "3", "--", "backup.sh"], "run NAME -- COMMAND"),
@@ -186,6 +188,36 @@ fn events_are_told_as_json_on_stderr() {
     let failed = place.assert(&["--json", "--store", "mongo://x", "run", "a", "true"]).code(78);
     let error: serde_json::Value = serde_json::from_slice(&failed.get_output().stderr).unwrap();
     assert_eq!((&error["event"], &error["exit_code"]), (&"error".into(), &78.into()));
+}
+
+#[test]
+fn errors_before_and_after_the_grant_are_told_as_json() {
+    let place = Place::new();
+    for (arguments, code, says) in [
+        (&["--json", "run", "a", "--", "no-such-command"][..], 127, "cannot run `no-such-command`"),
+        (&["run", "--json", "a", "--", "/dev/null"], 126, "cannot run `/dev/null`"),
+        (&["run", "--json", "a"], 64, "required arguments were not provided"),
+        (&["--json", "run", "--", "echo"], 64, "lockkeeper run NAME -- COMMAND"),
+        (&["--json", "run", "--limit", "0", "a", "true"], 64, "--limit must be at least 1"),
+    ] {
+        let output = place.assert(arguments).code(code).get_output().clone();
+        let text = String::from_utf8(output.stderr).unwrap();
+        let events: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let error = events.iter().find(|event| event["event"] == "error").expect("an error");
+        assert_eq!(error["exit_code"], code, "{error}");
+        assert!(error["message"].as_str().unwrap().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn a_lockkeeper_that_cannot_work_says_that_it_is_its_own_fault() {
+    let place = Place::new();
+    let lockkeeper = env!("CARGO_BIN_EXE_lockkeeper");
+    let few_files = format!("ulimit -n 4; exec {lockkeeper} run a -- echo ran");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &few_files]).env("LOCKKEEPER_STORE", place.url());
+    shell.assert().code(70).stdout("");
 }
 
 #[test]

@@ -39,6 +39,24 @@ fn a_command_that_handles_a_signal_decides_its_own_end() {
 }
 
 #[test]
+fn a_command_that_ignores_a_signal_goes_on_under_the_lock() {
+    let place = Place::new();
+    let script = "trap '' TERM HUP INT; echo $$; read _; echo end; exit 5";
+    let flags = ["--ttl", "1s", "--kill-after", "0.2"];
+    let mut run = place.start_script(&flags, "a", script);
+    let command = run.pid_line();
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT] {
+        run.signal(signal);
+    }
+    // Longer than the TTL, the lock-delay and kill-after: the lock is renewed all the while.
+    place.assert(&["run", "-w", "4", "a", "--", "true"]).code(75);
+    assert!(is_alive(command));
+    run.write("\n");
+    assert_eq!(run.line(), "end");
+    assert_eq!(run.code(), 5);
+}
+
+#[test]
 fn a_signal_ends_the_wait_and_leaves_the_line() {
     let place = Place::new();
     let (mut holder, _) = place.hold(&[], "a");

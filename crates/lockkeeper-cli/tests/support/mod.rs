@@ -3,15 +3,19 @@
 
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
+pub(crate) mod proxied;
+
 use assert_cmd::assert::{Assert, OutputAssertExt as _};
 use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, OFlag, fcntl},
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use serde_json::Value;
 use std::{
     fs,
-    io::{Read as _, Write as _},
+    io::{self, PipeReader, PipeWriter, Read as _, Write as _},
     os::unix::process::ExitStatusExt as _,
     path::PathBuf,
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
@@ -218,6 +222,19 @@ fn read(mut from: ChildStdout) -> Receiver<Vec<u8>> {
         }
     });
     receiver
+}
+
+/// A pipe that is full. It stays so as long as the reader is not read from.
+pub(crate) fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = io::pipe().unwrap();
+    let flags = OFlag::from_bits_retain(fcntl(&writer, FcntlArg::F_GETFL).unwrap());
+    fcntl(&writer, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).unwrap();
+    for piece in [&[b'x'; 4096][..], b"x"] {
+        while writer.write(piece).is_ok() {}
+        assert_eq!(Errno::last(), Errno::EAGAIN);
+    }
+    fcntl(&writer, FcntlArg::F_SETFL(flags)).unwrap();
+    (reader, writer)
 }
 
 /// Waits for a condition.

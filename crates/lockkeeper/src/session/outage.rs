@@ -15,7 +15,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
 /// An attempt under way is given this time for its answer although the patience has ended. After it the
 /// store counts as away.
-const ANSWER_MOST: Duration = Duration::from_secs(1);
+pub(crate) const ANSWER_MOST: Duration = Duration::from_secs(1);
 
 /// An outage of the store, as one task found it and others are told.
 #[derive(Clone, Debug)]

@@ -195,10 +195,10 @@ impl SessionState {
         true
     }
 
-    /// A renewal has failed.
-    pub(crate) fn jeopardy(&self, e: &Arc<StoreError>) {
+    /// A renewal that was sent then has failed.
+    pub(crate) fn jeopardy(&self, e: &Arc<StoreError>, sent: Moment) {
         self.set_lease(Lease::Jeopardy);
-        self.unreached(e);
+        self.unreached(e, sent);
     }
 
     /// The store has answered the session's task.
@@ -206,14 +206,13 @@ impl SessionState {
         self.table().away = None;
     }
 
-    /// It has not.
-    pub(crate) fn unreached(&self, e: &Arc<StoreError>) {
+    /// It has not answered what was sent then.
+    pub(crate) fn unreached(&self, e: &Arc<StoreError>, sent: Moment) {
         if e.is_transient() {
-            let e = Arc::clone(e);
-            let (now, mut table) = (self.clock.now(), self.table());
+            let (e, mut table) = (Arc::clone(e), self.table());
             table.away = Some(match &table.away {
                 Some(away) => away.still(e),
-                None => Away::new(now, e),
+                None => Away::new(sent, e),
             });
         }
     }

@@ -12,6 +12,7 @@ use crate::{
     observe,
     session::{
         Cleanup, Unanswered,
+        outage::ANSWER_MOST,
         state::{Due, Expected, SessionState},
     },
     store::{
@@ -22,6 +23,7 @@ use crate::{
 use std::{
     collections::HashMap,
     convert::Infallible,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -161,7 +163,7 @@ impl SessionTask {
                 Err(e) => {
                     observe::renewal_failed(&e);
                     let e = Arc::new(e);
-                    self.state.jeopardy(&e);
+                    self.state.jeopardy(&e, sent);
                     next = clock.now() + jittered(self.renew.retry_pause(self.terms.ttl), 2);
                     Err(StoreError::shared(&e))
                 }
@@ -307,11 +309,12 @@ impl SessionTask {
             None => PollScope::These(due.poll.clone()),
         };
         let expected = due.verify.map(|_| self.state.expected()).unwrap_or_default();
-        match self.store.poll(self.id, which).await {
+        let sent = self.state.clock.now();
+        match self.polled(which, sent).await {
             Err(e) => {
                 self.state.unanswered(due);
                 self.note_session_over(&e);
-                self.state.unreached(&Arc::new(e));
+                self.state.unreached(&Arc::new(e), sent);
             }
             Ok(stands) => {
                 self.state.reached();
@@ -324,6 +327,24 @@ impl SessionTask {
                 }
             }
         }
+    }
+
+    /// One poll. A store that does not answer it soon counts as away before the store's own time for it is over.
+    async fn polled(
+        &self,
+        which: PollScope,
+        sent: Moment,
+    ) -> StoreResult<Vec<(Name, TicketId, TicketStatus)>> {
+        let mut answer = pin!(self.store.poll(self.id, which));
+        tokio::select! {
+            biased;
+            answer = &mut answer => return answer,
+            () = self.state.clock.sleep(ANSWER_MOST) => {}
+        }
+        let what = format!("no answer within {ANSWER_MOST:?}");
+        let e = StoreError::unknown(self.store.scheme(), ErrorKind::Unavailable, what);
+        self.state.unreached(&Arc::new(e), sent);
+        answer.await
     }
 
     /// Compares what we know with all that the store has: what is missing there is lost (or, if it

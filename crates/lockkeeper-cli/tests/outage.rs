@@ -1,0 +1,175 @@
+//! Servers that are away or silent: how long `run` takes for them, and what it says.
+
+mod support;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use servers::{ETCD, MARIADB, POSTGRES, REDIS, REDLOCK, Running as Server, ZOOKEEPER};
+use std::{
+    process::{Command, ExitCode},
+    time::{Duration, Instant},
+};
+use support::{
+    Running,
+    proxied::{Proxied, Words, start},
+};
+use testkit::trials;
+
+macro_rules! tests {
+    ($test:ident: $($recipe:ident $options:literal),* $(,)?) => {
+        vec![$(trials::trial($recipe, concat!(stringify!($test), "::", stringify!($recipe)),
+            |server: Server| $test(&mut Proxied::of(server, $options)?))),*]
+    };
+}
+
+fn main() -> ExitCode {
+    trials::main([
+        // A server that has just started has no vote for `max_ttl`.
+        tests![the_wait_bounds_all_that_a_store_can_do:
+            POSTGRES "", MARIADB "", REDIS "", REDLOCK "?max_ttl=6s", ETCD "", ZOOKEEPER ""],
+        tests![jeopardy_is_told_once_and_its_end_once: POSTGRES "", REDIS "", ETCD ""],
+        tests![a_loss_comes_after_a_warning: REDIS ""],
+        tests![a_waiter_tells_programs_of_an_outage: REDIS "", ZOOKEEPER ""],
+        tests![a_waiter_on_a_terminal_counts_the_outage_and_no_age: REDIS ""],
+    ])
+}
+
+/// How much longer than `-w` says the command may take, on a machine that is busy. A store's own time for a
+/// request is longer.
+const SLACK: Duration = Duration::from_secs(3);
+
+fn hold(site: &Proxied, url: &str, flags: &[&str]) -> Result<(Running, Words)> {
+    let tail = ["a", "-c", "echo in; read _ || :"];
+    let arguments = [&["run"], flags, &tail].concat();
+    let (mut holder, words) = start(&mut site.lockkeeper(url, &arguments));
+    let line = holder.line();
+    ensure!(line == "in", "no holder: {line:?}, {:?}", words.rest());
+    Ok((holder, words))
+}
+
+fn the_wait_bounds_all_that_a_store_can_do(site: &mut Proxied) -> Result<()> {
+    site.silence();
+    bounded(site, "a server that is silent from the start")?;
+    site.open();
+
+    let (mut holder, _words) = hold(site, &site.direct(), &["--kill-after", "0.5"])?;
+    let (wait, began) = (Duration::from_secs(5), Instant::now());
+    let arguments = ["run", "-w", "5", "--kill-after", "0.5", "a", "--", "echo", "ran"];
+    let (mut waiter, said) = start(&mut site.lockkeeper(&site.through(), &arguments));
+    let line = said.line();
+    ensure!(line.contains("waiting for `a`"), "{line}");
+    site.silence();
+    let code = waiter.code();
+    let took = began.elapsed();
+    let said = said.rest();
+    eprintln!("a server that falls silent: -w 5 took {took:.1?}: {said:?}");
+    ensure!(code == 69, "{code}: {said:?}");
+    ensure!(took >= wait && took < wait + SLACK, "{took:?}: {said:?}");
+    site.open();
+    ensure!(holder.end().success());
+
+    let flags = ["--ttl", "2s", "--kill-after", "0.5"];
+    let (mut holder, said) = hold(site, &site.direct(), &flags)?;
+    site.server.kill()?;
+    bounded(site, "a server that is away")?;
+    let code = holder.code();
+    ensure!(code == 79, "the holder ended with {code}: {:?}", said.rest());
+    Ok(())
+}
+
+/// Nothing answers: the command ends in time.
+fn bounded(site: &Proxied, what: &str) -> Result<()> {
+    let (wait, began) = (Duration::from_secs(1), Instant::now());
+    let arguments = ["run", "-w", "1", "--kill-after", "0.5", "a", "--", "echo", "ran"];
+    let output = site.lockkeeper(&site.through(), &arguments).output()?;
+    let took = began.elapsed();
+    let said = String::from_utf8_lossy(&output.stderr);
+    eprintln!("{what}: -w 1 took {took:.1?}: {said}");
+    ensure!(output.status.code() == Some(69) && output.stdout.is_empty(), "{output:?}");
+    ensure!(took >= wait && took < wait + SLACK, "{took:?}: {said}");
+    ensure!(said.contains("hint: is the store running"), "{said}");
+    Ok(())
+}
+
+/// With it a renewal is overdue after four seconds, and the lock is lost after nearly nine.
+const TTL: [&str; 2] = ["--ttl", "9s"];
+
+fn jeopardy_is_told_once_and_its_end_once(site: &mut Proxied) -> Result<()> {
+    let (mut holder, words) = hold(site, &site.through(), &TTL)?;
+    site.silence();
+    let line = words.line();
+    ensure!(line.starts_with("lockkeeper: `a` not renewed for "), "{line}");
+    ensure!(line.ends_with(" s; stops at 8 s"), "{line}");
+    site.open();
+    let line = words.line();
+    ensure!(line.starts_with("lockkeeper: `a` renewed again after "), "{line}");
+    ensure!(holder.end().success());
+    let rest = words.rest();
+    ensure!(rest.is_empty(), "{rest:?}");
+    Ok(())
+}
+
+fn events(words: &Words) -> Vec<Value> {
+    let parse = |line: &String| serde_json::from_str(line);
+    words.rest().iter().map(parse).collect::<Result<_, _>>().expect("lines of JSON")
+}
+
+fn names(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["event"].as_str().unwrap_or_default()).collect()
+}
+
+fn a_loss_comes_after_a_warning(site: &mut Proxied) -> Result<()> {
+    let flags = [&TTL[..], &["--json", "--kill-after", "1s"]].concat();
+    let (mut holder, words) = hold(site, &site.through(), &flags)?;
+    site.silence();
+    ensure!(holder.code() == 79);
+    let events = events(&words);
+    ensure!(names(&events) == ["granted", "jeopardy", "lost"], "{events:?}");
+    let time = |what| events[1][what].as_u64().unwrap_or_default();
+    let (not_renewed, left) = (time("not_renewed_ms"), time("lost_in_ms"));
+    ensure!(not_renewed > 4_000 && left > 0 && not_renewed + left < 9_000, "{events:?}");
+    Ok(())
+}
+
+fn a_waiter_tells_programs_of_an_outage(site: &mut Proxied) -> Result<()> {
+    let (mut holder, _words) = hold(site, &site.direct(), &[])?;
+    let arguments = ["run", "--json", "a", "--", "true"];
+    let (mut waiter, words) = start(&mut site.lockkeeper(&site.through(), &arguments));
+    let line = words.line();
+    ensure!(line.contains("\"waiting\""), "{line}");
+    site.silence();
+    let outage: Value = serde_json::from_str(&words.line())?;
+    ensure!(outage["event"] == "outage" && outage["outage_ms"].as_u64() >= Some(2_000), "{outage}");
+    site.open();
+    let over: Value = serde_json::from_str(&words.line())?;
+    ensure!(over["event"] == "outage_over", "{over}");
+    ensure!(over["outage_ms"].as_u64() >= outage["outage_ms"].as_u64(), "{over} after {outage}");
+    ensure!(holder.end().success() && waiter.code() == 0);
+    let events = events(&words);
+    ensure!(names(&events).ends_with(&["granted", "released"]), "{events:?}");
+    Ok(())
+}
+
+fn a_waiter_on_a_terminal_counts_the_outage_and_no_age(site: &mut Proxied) -> Result<()> {
+    let (mut holder, _words) = hold(site, &site.direct(), &[])?;
+    let mut script = Command::new("script");
+    script.args(["-qfec", "$LK run a -- echo done", "/dev/null"]).env("TERM", "xterm");
+    script.env("LK", env!("CARGO_BIN_EXE_lockkeeper")).env("LOCKKEEPER_STORE", site.through());
+    let mut terminal = Running::start(script.env_remove("NO_COLOR"));
+    terminal.up_to("waiting for `a` · 1st in line · held by ");
+    site.silence();
+    let seen = terminal.up_to("· the store has not answered for ");
+    ensure!(seen.ends_with("1st in line · the store has not answered for "), "{seen:?}");
+    for _ in 0..2 {
+        let seen = terminal.up_to("· the store has not answered for ");
+        ensure!(!seen.contains("held by"), "an age that is not known: {seen:?}");
+    }
+    site.open();
+    let seen = terminal.up_to("· held by ");
+    ensure!(seen.ends_with("waiting for `a` · 1st in line · held by "), "{seen:?}");
+    ensure!(holder.end().success());
+    let seen = terminal.up_to("done");
+    ensure!(seen.ends_with("\r\u{1b}[2Kdone"), "{seen:?}");
+    ensure!(terminal.wait().success());
+    Ok(())
+}
