@@ -131,7 +131,8 @@ The command finds in its environment:
 
 Exit codes:
   the command's own, or 128+n when signal n killed it
-  64   usage: the flags or the name make no sense, or the run would wait for a lock of the run around it
+  64   usage: the flags or the name make no sense, or the run would wait for a lock that the run
+       around it holds
   69   the store is unavailable
   70   a fault of lockkeeper
   75   not acquired (-n, -w); -E sets another code

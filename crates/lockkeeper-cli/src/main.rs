@@ -78,7 +78,8 @@ fn report_panic(panic: &PanicHookInfo<'_>) {
         BacktraceStatus::Captured => format!("\n{trace}"),
         _ => String::new(),
     };
-    output::error(&format!("a fault of lockkeeper: {panic}{trace}"));
+    let what = anyhow::anyhow!("a fault of lockkeeper: {panic}{trace}");
+    Failure::new(exit_code::BUG, what).report(stderr::speaks_json());
 }
 
 fn command() -> ExitCode {

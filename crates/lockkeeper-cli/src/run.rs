@@ -47,8 +47,10 @@ const CLOSE_MAX: Duration = Duration::from_secs(2);
 const CLOSE_LATE_MAX: Duration = Duration::from_millis(500);
 /// For how long we look who holds a lock that we could not have.
 const LIST_MAX: Duration = Duration::from_millis(500);
-/// What an attempt to connect is given at least, however short `-w` is.
-const CONNECT_MIN: Duration = Duration::from_secs(1);
+/// What an attempt is given for its answer, however short `-w` is.
+const ANSWER_MIN: Duration = Duration::from_secs(1);
+/// What the one attempt of `-n` is given.
+const ONCE_MAX: Duration = Duration::from_secs(5);
 
 /// How much later than the library the command itself ends a wait.
 const OWN_END: Duration = Duration::from_millis(100);
@@ -161,12 +163,12 @@ pub(crate) async fn run(args: &Run, common: &Common) -> Result<End, Failure> {
         keeper = builder.connect(&job.url) => keeper?,
         never = job.tell_outage(patience) => match never {},
         // The library lets the first attempt end by itself, and a silent server takes seconds for it.
-        () = job.out_of_time(CONNECT_MIN) => return Err(job.silent()),
+        () = job.over(ANSWER_MIN) => return Err(job.silent()),
         signal = ears.interrupt() => return Ok(End::Signal(signal as i32)),
     };
     let nesting = tokio::select! {
         nesting = job.nesting(&keeper) => nesting,
-        () = job.out_of_time(CONNECT_MIN) => Nesting::Apart,
+        () = job.over(ANSWER_MIN) => Nesting::Apart,
         signal = ears.interrupt() => return Ok(End::Signal(signal as i32)),
     };
     let end = match &nesting {
@@ -175,9 +177,7 @@ pub(crate) async fn run(args: &Run, common: &Common) -> Result<End, Failure> {
         Nesting::Waits(held) => Err(nested::waits_for_itself(held, mode, args.reentrant)),
     };
     // What cannot be finished in time ends with the session.
-    let late = !job.held.load(Ordering::Relaxed)
-        && args.wait.is_some_and(|wait| wait <= job.began.elapsed());
-    let _ = timeout(if late { CLOSE_LATE_MAX } else { CLOSE_MAX }, keeper.close()).await;
+    let _ = timeout(job.close_max(&keeper), keeper.close()).await;
     match nesting {
         Nesting::Under(held) => Ok(End::Code(job.run_under(&held))),
         _ => end,
@@ -206,16 +206,25 @@ impl Job<'_> {
         std::future::pending().await
     }
 
-    /// Waits until the time that `-w` gives is over, but not shorter than this.
-    async fn out_of_time(&self, least: Duration) {
-        match self.args.wait {
-            Some(wait) if !self.args.is_impatient() => {
-                // The library's own end of the wait, which knows more of the reason, comes first.
-                let time = wait.max(least).saturating_add(OWN_END);
-                tokio::time::sleep(time.saturating_sub(self.began.elapsed())).await;
-            }
-            _ => pending().await,
-        }
+    /// For how long the store may be asked, if there is a limit.
+    fn limit(&self) -> Option<Duration> {
+        if self.args.is_impatient() { Some(ONCE_MAX) } else { self.args.wait }
+    }
+
+    /// Waits until the time for asking is over, but for so long at least from the beginning on.
+    async fn over(&self, least: Duration) {
+        let Some(limit) = self.limit() else { return pending().await };
+        // The library's own end of the wait, which knows more of the reason, comes first.
+        let time = limit.max(least).saturating_add(OWN_END);
+        tokio::time::sleep(time.saturating_sub(self.began.elapsed())).await;
+    }
+
+    /// For how long closing may take.
+    fn close_max(&self, keeper: &Keeper) -> Duration {
+        let over = self.limit().is_some_and(|limit| limit <= self.began.elapsed());
+        let held = self.held.load(Ordering::Relaxed);
+        let late = !held && (over || self.limit().is_some() && keeper.outage().is_some());
+        if late { CLOSE_LATE_MAX } else { CLOSE_MAX }
     }
 
     /// The failure of a store that has not answered at all.
@@ -320,6 +329,10 @@ impl Job<'_> {
                 acquired => acquired?,
             },
             signal = ears.interrupt() => return Ok(Turn::Interrupted(signal)),
+            // An attempt that is under way when the patience ends is given its time by the library.
+            () = self.over(self.args.wait.unwrap_or_default().saturating_add(ANSWER_MIN)) => {
+                return Err(self.silent());
+            }
             () = waiting.show(keeper) => None,
         };
         waiting.finish();

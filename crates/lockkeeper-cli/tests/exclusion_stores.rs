@@ -6,12 +6,8 @@
 
 mod support;
 
-use anyhow::{Context as _, Result, ensure};
-use nix::{
-    fcntl::{FcntlArg, fcntl},
-    libc,
-    sys::signal::Signal,
-};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use nix::sys::signal::Signal;
 use servers::{ETCD, MARIADB, MYSQL, POSTGRES, REDIS, REDLOCK, Running as Server, ZOOKEEPER};
 use std::{
     fs::{self, File},
@@ -89,19 +85,9 @@ impl Site for OnFile {
     fn others(&self) -> String {
         self.0.url()
     }
-    /// Takes the lock that every writer of the database needs, and so the others wait, too.
+    /// The others wait, too.
     fn silence(&self) -> Result<Silence> {
-        const WAL_WRITE_LOCK: libc::off_t = 120;
-        let shared = File::options().read(true).write(true).open(self.0.path("locks.db-shm"))?;
-        let lock = libc::flock {
-            l_type: libc::F_WRLCK as libc::c_short,
-            l_whence: libc::SEEK_SET as libc::c_short,
-            l_start: WAL_WRITE_LOCK,
-            l_len: 1,
-            l_pid: 0,
-        };
-        fcntl(&shared, FcntlArg::F_SETLKW(&lock))?;
-        Ok(Some(shared))
+        Ok(Some(self.0.lock_file()))
     }
     fn end(&self, silence: Silence) {
         drop(silence);
@@ -123,6 +109,7 @@ const FLAGS: [&str; 4] = ["--ttl", "2s", "--kill-after", "1s"];
 
 /// Says the numbers of the two processes and the fence, and later that it was asked to end.
 const HOLDER: &str = "
+    exec 2>/dev/null
     (trap '' TERM; while :; do date +%s%N >>started; sleep 0.02; done) &
     trap 'echo asked' TERM
     echo $$ $! $LOCKKEEPER_FENCE
@@ -138,7 +125,7 @@ const NEXT: &str = "
 
 fn the_group_is_gone(site: &impl Site) -> Result<()> {
     for way in [Way::Silence, Way::SilenceWithFullStderr, Way::Kill] {
-        lose(site, way).with_context(|| format!("{way:?}"))?;
+        lose(site, way).map_err(|e| anyhow!("{way:?}: {e:#}"))?;
     }
     Ok(())
 }

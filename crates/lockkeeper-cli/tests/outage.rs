@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 use support::{
-    Running,
+    Place, Running,
     proxied::{Proxied, Words, start},
 };
 use testkit::trials;
@@ -25,12 +25,15 @@ macro_rules! tests {
 fn main() -> ExitCode {
     trials::main([
         // A server that has just started has no vote for `max_ttl`.
+        vec![trials::trial((), "the_wait_bounds_a_file_that_is_locked", |()| {
+            the_wait_bounds_a_file_that_is_locked(&Place::new())
+        })],
         tests![the_wait_bounds_all_that_a_store_can_do:
             POSTGRES "", MARIADB "", REDIS "", REDLOCK "?max_ttl=6s", ETCD "", ZOOKEEPER ""],
         tests![jeopardy_is_told_once_and_its_end_once: POSTGRES "", REDIS "", ETCD ""],
-        tests![a_loss_comes_after_a_warning: REDIS ""],
+        tests![a_loss_comes_after_a_warning: REDIS "", POSTGRES ""],
         tests![a_waiter_tells_programs_of_an_outage: REDIS "", ZOOKEEPER ""],
-        tests![a_waiter_on_a_terminal_counts_the_outage_and_no_age: REDIS ""],
+        tests![a_waiter_on_a_terminal_counts_the_outage_and_no_age: REDIS "", ETCD ""],
     ])
 }
 
@@ -49,7 +52,7 @@ fn hold(site: &Proxied, url: &str, flags: &[&str]) -> Result<(Running, Words)> {
 
 fn the_wait_bounds_all_that_a_store_can_do(site: &mut Proxied) -> Result<()> {
     site.silence();
-    bounded(site, "a server that is silent from the start")?;
+    bounded(site, &site.through(), "a server that is silent from the start")?;
     site.open();
 
     let (mut holder, _words) = hold(site, &site.direct(), &["--kill-after", "0.5"])?;
@@ -71,23 +74,52 @@ fn the_wait_bounds_all_that_a_store_can_do(site: &mut Proxied) -> Result<()> {
     let flags = ["--ttl", "2s", "--kill-after", "0.5"];
     let (mut holder, said) = hold(site, &site.direct(), &flags)?;
     site.server.kill()?;
-    bounded(site, "a server that is away")?;
+    bounded(site, &site.direct(), "a server that is away")?;
     let code = holder.code();
     ensure!(code == 79, "the holder ended with {code}: {:?}", said.rest());
     Ok(())
 }
 
 /// Nothing answers: the command ends in time.
-fn bounded(site: &Proxied, what: &str) -> Result<()> {
-    let (wait, began) = (Duration::from_secs(1), Instant::now());
-    let arguments = ["run", "-w", "1", "--kill-after", "0.5", "a", "--", "echo", "ran"];
-    let output = site.lockkeeper(&site.through(), &arguments).output()?;
-    let took = began.elapsed();
-    let said = String::from_utf8_lossy(&output.stderr);
-    eprintln!("{what}: -w 1 took {took:.1?}: {said}");
+fn bounded(site: &Proxied, url: &str, what: &str) -> Result<()> {
+    let command = |arguments: &[&str]| site.lockkeeper(url, arguments);
+    ends_in_time(command, &["-w", "1"], Duration::from_secs(1), what)?;
+    ends_in_time(command, &["-n"], ONCE, what)
+}
+
+/// What the one attempt of `-n` is given.
+const ONCE: Duration = Duration::from_secs(5);
+
+fn ends_in_time(
+    command: impl Fn(&[&str]) -> Command,
+    flags: &[&str],
+    most: Duration,
+    what: &str,
+) -> Result<()> {
+    let began = Instant::now();
+    let run = ["run", "--kill-after", "0.5"];
+    let arguments = [&run[..], flags, &["a", "--", "echo", "ran"]].concat();
+    let output = command(&arguments).output()?;
+    let (took, said) = (began.elapsed(), String::from_utf8_lossy(&output.stderr));
+    eprintln!("{what}: {flags:?} took {took:.1?}: {}", said.lines().next().unwrap_or_default());
     ensure!(output.status.code() == Some(69) && output.stdout.is_empty(), "{output:?}");
-    ensure!(took >= wait && took < wait + SLACK, "{took:?}: {said}");
+    ensure!(took < most + SLACK, "{took:?}: {said}");
     ensure!(said.contains("hint: is the store running"), "{said}");
+    Ok(())
+}
+
+fn the_wait_bounds_a_file_that_is_locked(place: &Place) -> Result<()> {
+    let (mut holder, _) = place.hold(&["--ttl", "1h"], "b");
+    let locked = place.lock_file();
+    for (flags, most) in [
+        (&["-w", "1"][..], Duration::from_secs(1)),
+        (&["-w", "4"], Duration::from_secs(4)),
+        (&["-n"], ONCE),
+    ] {
+        ends_in_time(|arguments| place.lockkeeper(arguments), flags, most, "a locked file")?;
+    }
+    drop(locked);
+    ensure!(holder.end().success());
     Ok(())
 }
 

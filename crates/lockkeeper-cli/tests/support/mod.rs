@@ -9,6 +9,7 @@ use assert_cmd::assert::{Assert, OutputAssertExt as _};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
+    libc,
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
@@ -95,6 +96,23 @@ impl Place {
 
     pub(crate) fn count(&self, name: &str, who: &str) -> usize {
         self.show(name)[who].as_array().map_or(0, Vec::len)
+    }
+
+    /// Takes the lock that every writer of the store's file needs, for as long as the answer lives. The store
+    /// must have been used by a process that is still there.
+    pub(crate) fn lock_file(&self) -> fs::File {
+        const WAL_WRITE_LOCK: libc::off_t = 120;
+        let shared = fs::File::options().read(true).write(true).open(self.path("locks.db-shm"));
+        let shared = shared.expect("a store in use");
+        let lock = libc::flock {
+            l_type: libc::F_WRLCK as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: WAL_WRITE_LOCK,
+            l_len: 1,
+            l_pid: 0,
+        };
+        fcntl(&shared, FcntlArg::F_SETLKW(&lock)).expect("the lock");
+        shared
     }
 
     /// Waits until so many stand in line behind the holders.
