@@ -155,8 +155,7 @@ fn lose(site: &impl Site, way: Way) -> Result<()> {
     let [command, started, fence] = words[..] else { anyhow::bail!("no holder: {line:?}") };
     let next = [NEXT, command, started];
     let (mut next, said) = start(&mut lockkeeper(site, &site.others(), &name, &next));
-    let waiting = said.line();
-    ensure!(waiting.contains("waiting for"), "{waiting}");
+    said.find("waiting for `");
 
     if let Way::Kill = way {
         holder.signal(Signal::SIGKILL);

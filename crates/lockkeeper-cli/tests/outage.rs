@@ -39,7 +39,10 @@ fn main() -> ExitCode {
 
 /// How much longer than `-w` says the command may take, on a machine that is busy. A store's own time for a
 /// request is longer.
-const SLACK: Duration = Duration::from_secs(3);
+const SLACK: Duration = Duration::from_secs(4);
+
+/// Terms that every store grants, Redlock with its short `max_ttl` too.
+const QUICK: [&str; 4] = ["--ttl", "3s", "--kill-after", "0.5"];
 
 fn hold(site: &Proxied, url: &str, flags: &[&str]) -> Result<(Running, Words)> {
     let tail = ["a", "-c", "echo in; read _ || :"];
@@ -55,12 +58,11 @@ fn the_wait_bounds_all_that_a_store_can_do(site: &mut Proxied) -> Result<()> {
     bounded(site, &site.through(), "a server that is silent from the start")?;
     site.open();
 
-    let (mut holder, _words) = hold(site, &site.direct(), &["--kill-after", "0.5"])?;
+    let (mut holder, _words) = hold(site, &site.direct(), &QUICK)?;
     let (wait, began) = (Duration::from_secs(5), Instant::now());
-    let arguments = ["run", "-w", "5", "--kill-after", "0.5", "a", "--", "echo", "ran"];
+    let arguments = [&["run", "-w", "5"], &QUICK[..], &["a", "--", "echo", "ran"]].concat();
     let (mut waiter, said) = start(&mut site.lockkeeper(&site.through(), &arguments));
-    let line = said.line();
-    ensure!(line.contains("waiting for `a`"), "{line}");
+    said.find("waiting for `a`");
     site.silence();
     let code = waiter.code();
     let took = began.elapsed();
@@ -71,8 +73,7 @@ fn the_wait_bounds_all_that_a_store_can_do(site: &mut Proxied) -> Result<()> {
     site.open();
     ensure!(holder.end().success());
 
-    let flags = ["--ttl", "2s", "--kill-after", "0.5"];
-    let (mut holder, said) = hold(site, &site.direct(), &flags)?;
+    let (mut holder, said) = hold(site, &site.direct(), &QUICK)?;
     site.server.kill()?;
     bounded(site, &site.direct(), "a server that is away")?;
     let code = holder.code();
@@ -97,8 +98,7 @@ fn ends_in_time(
     what: &str,
 ) -> Result<()> {
     let began = Instant::now();
-    let run = ["run", "--kill-after", "0.5"];
-    let arguments = [&run[..], flags, &["a", "--", "echo", "ran"]].concat();
+    let arguments = [&["run"], &QUICK[..], flags, &["a", "--", "echo", "ran"]].concat();
     let output = command(&arguments).output()?;
     let (took, said) = (began.elapsed(), String::from_utf8_lossy(&output.stderr));
     eprintln!("{what}: {flags:?} took {took:.1?}: {}", said.lines().next().unwrap_or_default());
@@ -129,8 +129,7 @@ const TTL: [&str; 2] = ["--ttl", "9s"];
 fn jeopardy_is_told_once_and_its_end_once(site: &mut Proxied) -> Result<()> {
     let (mut holder, words) = hold(site, &site.through(), &TTL)?;
     site.silence();
-    let line = words.line();
-    ensure!(line.starts_with("lockkeeper: `a` not renewed for "), "{line}");
+    let line = words.find("lockkeeper: `a` not renewed for ");
     ensure!(line.ends_with(" s; stops at 8 s"), "{line}");
     site.open();
     let line = words.line();
@@ -155,7 +154,9 @@ fn a_loss_comes_after_a_warning(site: &mut Proxied) -> Result<()> {
     let (mut holder, words) = hold(site, &site.through(), &flags)?;
     site.silence();
     ensure!(holder.code() == 79);
-    let events = events(&words);
+    let mut events = events(&words);
+    // A busy machine may take its time to connect.
+    events.retain(|event| event["event"] != "warning");
     ensure!(names(&events) == ["granted", "jeopardy", "lost"], "{events:?}");
     let time = |what| events[1][what].as_u64().unwrap_or_default();
     let (not_renewed, left) = (time("not_renewed_ms"), time("lost_in_ms"));
@@ -167,8 +168,7 @@ fn a_waiter_tells_programs_of_an_outage(site: &mut Proxied) -> Result<()> {
     let (mut holder, _words) = hold(site, &site.direct(), &[])?;
     let arguments = ["run", "--json", "a", "--", "true"];
     let (mut waiter, words) = start(&mut site.lockkeeper(&site.through(), &arguments));
-    let line = words.line();
-    ensure!(line.contains("\"waiting\""), "{line}");
+    words.find("\"waiting\"");
     site.silence();
     let outage: Value = serde_json::from_str(&words.line())?;
     ensure!(outage["event"] == "outage" && outage["outage_ms"].as_u64() >= Some(2_000), "{outage}");

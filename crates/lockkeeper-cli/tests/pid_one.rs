@@ -53,6 +53,7 @@ fn main() -> ExitCode {
         orphans_are_reaped_while_the_command_runs,
         orphans_are_reaped_while_the_lock_is_waited_for,
         a_signal_to_the_first_process_ends_the_command_and_what_it_has_started,
+        a_signal_to_the_first_process_ends_the_wait,
         without_a_proc_of_its_own_a_signal_ends_all_of_the_group,
     ]])
 }
@@ -128,6 +129,19 @@ fn orphans_are_reaped_while_the_lock_is_waited_for(place: &Place) -> Result<()> 
     eventually(|| fs::read_to_string(&children).is_ok_and(|text| text.trim().is_empty()));
     holder.end();
     ensure!(run.line() == "ran" && run.code() == 0);
+    Ok(())
+}
+
+fn a_signal_to_the_first_process_ends_the_wait(place: &Place) -> Result<()> {
+    let (mut holder, _) = place.hold(&[], "a");
+    for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGINT, 130)] {
+        let mut run = start(place, true, &["run", "a", "--", "echo", "ran"]);
+        place.await_waiters("a", 1);
+        kill(first(&run)?, signal)?;
+        let ended = run.code();
+        ensure!(ended == code && place.count("a", "waiters") == 0, "{signal}: {ended}");
+    }
+    ensure!(holder.end().success());
     Ok(())
 }
 

@@ -77,6 +77,17 @@ impl Words {
         }
     }
 
+    /// The next line with this text in it, which has to come.
+    pub(crate) fn find(&self, text: &str) -> String {
+        loop {
+            let line = self.line();
+            assert!(!line.is_empty(), "no {text:?} to the end");
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
     /// All that is left to its end.
     pub(crate) fn rest(&self) -> Vec<String> {
         std::iter::from_fn(|| Some(self.line()).filter(|line| !line.is_empty())).collect()

@@ -234,3 +234,20 @@ fn a_grant_on_its_way_to_its_waiter_is_compared() {
         assert_eq!(hold_state.why(), lost.then_some(Loss::Evicted));
     }
 }
+
+#[test]
+fn an_outage_lasts_from_the_first_request_without_an_answer() {
+    let clock = Clock::movable();
+    let state = SessionState::new(clock.clone(), Moment::NEVER);
+    let second = Duration::from_secs(1);
+    let silent = || Arc::new(StoreError::unknown("x", crate::ErrorKind::Unavailable, "silence"));
+    let lasts = || state.away().map(|away| away.lasts(clock.now()));
+    for _ in 0..2 {
+        let sent = clock.now();
+        clock.advance(5 * second);
+        state.unreached(&silent(), sent);
+    }
+    assert!(lasts() >= Some(10 * second), "{:?}", lasts());
+    state.reached();
+    assert_eq!(lasts(), None);
+}
