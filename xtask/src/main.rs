@@ -1,5 +1,6 @@
 //! The project's own commands, run as `cargo xtask COMMAND`.
 
+mod dist;
 mod stores;
 mod test;
 mod tidy;
@@ -23,6 +24,8 @@ commands
   stores down            stop them
   stores list            show what runs, and where
   bench [ARGS...]        run the benchmarks with ARGS
+  dist                   build what is installed into target/dist: the command, man
+                         pages, completions, documents
   tidy                   check the rules of this repository that no compiler knows
   help                   show this text
 
@@ -54,6 +57,7 @@ fn run(words: &[&str]) -> Result<ExitCode> {
         ["bench", args @ ..] => {
             workspace::cargo(&[&["run", "--release", "--package", "bench", "--"], args].concat())
         }
+        ["dist"] => dist::run(),
         ["tidy"] => tidy::run(),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

@@ -1,12 +1,16 @@
 //! Every flag, described once: parsing, help and completions come from here.
 
-use crate::{bench, doctor, duration, exit_code, failure::Failure, output, secrets, store};
+use crate::{
+    arguments, bench, complete, doctor, duration, exit_code, failure::Failure, ls, man, migrate, output, secrets,
+    show, store,
+};
 use clap::{
-    ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum,
+    ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint,
     error::{ContextKind, ContextValue, ErrorKind},
 };
+use clap_complete::ArgValueCandidates;
 use lockkeeper::{Mode, Name};
-use std::{env, ffi::OsString, io::Write as _, time::Duration};
+use std::{ffi::OsString, io::Write as _, path::PathBuf, time::Duration};
 
 /// How much longer than the command's end the store keeps a lost lock closed, if nobody says more.
 const DELAY_MARGIN: Duration = Duration::from_secs(1);
@@ -28,12 +32,21 @@ pub(crate) struct Cli {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Common options")]
 pub(crate) struct Common {
-    /// Where the locks live, for example sqlite:/var/lib/jobs/locks.db
+    /// Where the locks live: a URL, as in sqlite:/var/lib/jobs/locks.db, or a name from a file
     ///
-    /// Without it: the file `locks.db` in $XDG_STATE_HOME/lockkeeper or ~/.local/state/lockkeeper.
-    #[arg(long, global = true, value_name = "URL", env = "LOCKKEEPER_STORE")]
-    #[arg(hide_env_values = true)]
+    /// Without it: what `store =` in a file of settings says, or else the file `locks.db` in
+    /// $XDG_STATE_HOME/lockkeeper or ~/.local/state/lockkeeper.
+    #[arg(long, global = true, value_name = "STORE", env = "LOCKKEEPER_STORE")]
+    #[arg(hide_env_values = true, add = ArgValueCandidates::new(complete::stores))]
     pub(crate) store: Option<String>,
+
+    /// The only file of settings to read; an empty name reads none
+    ///
+    /// Without it: the next `lockkeeper.toml` in this folder or above it, and then
+    /// $XDG_CONFIG_HOME/lockkeeper/config.toml or ~/.config/lockkeeper/config.toml.
+    #[arg(long, global = true, value_name = "FILE", env = "LOCKKEEPER_CONFIG")]
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<OsString>,
 
     /// Speak JSON: on stdout for ls and show, one line per event on stderr for run
     #[arg(long, global = true)]
@@ -74,22 +87,26 @@ pub(crate) enum Verb {
     Run(Box<Run>),
 
     /// List the locks that are held or waited for
+    #[command(after_long_help = ls::HELP)]
     Ls {
         /// Only names that begin so
+        #[arg(add = ArgValueCandidates::new(complete::locks))]
         #[arg(default_value = "", hide_default_value = true)]
         prefix: String,
     },
 
     /// Show one lock: who holds it, who waits for it, since when
+    #[command(after_long_help = show::HELP)]
     Show {
         /// The lock
-        #[arg(value_parser = name)]
+        #[arg(value_parser = name, add = ArgValueCandidates::new(complete::locks))]
         name: Name,
     },
 
     /// Make or update the tables and functions in a database, or print them for a DBA
     ///
     /// A program does that itself when it connects, unless its URL says create=false.
+    #[command(after_long_help = migrate::HELP)]
     Migrate {
         /// Only print the statements
         #[arg(long)]
@@ -105,10 +122,40 @@ pub(crate) enum Verb {
     Bench(bench::Bench),
 
     /// Print a completion script for a shell
+    ///
+    /// It completes verbs and flags, and the names of stores and locks where the store answers quickly.
+    #[command(after_long_help = complete::HELP)]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
+
+    /// Print a page of the manual, or write all of them into a folder
+    #[command(after_long_help = man::HELP)]
+    Man {
+        /// The verb that the page is about; without it, the command
+        #[arg(conflicts_with = "into")]
+        page: Option<String>,
+
+        /// Write all pages into this folder
+        #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        into: Option<PathBuf>,
+    },
+}
+
+impl Verb {
+    /// Does the verb speak to a store?
+    pub(crate) fn has_a_store(&self) -> bool {
+        !matches!(self, Self::Completions { .. } | Self::Man { .. })
+    }
+
+    /// The verb's `--ttl`, if it has one: what is not said there can be set in a file.
+    pub(crate) fn ttl(&mut self) -> Option<&mut Option<Duration>> {
+        match self {
+            Self::Run(run) => Some(&mut run.ttl),
+            _ => None,
+        }
+    }
 }
 
 const RUN_HELP: &str = "\
@@ -152,7 +199,7 @@ has seen.";
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     /// The lock: any text without control characters
-    #[arg(value_parser = name)]
+    #[arg(value_parser = name, add = ArgValueCandidates::new(complete::locks))]
     pub(crate) name: Name,
 
     /// The command and its arguments
@@ -307,9 +354,9 @@ impl Run {
 
 /// The command line, or the code to end with: help and version are no errors.
 pub(crate) fn parse() -> Result<Cli, u8> {
-    let words: Vec<OsString> = env::args_os().collect();
-    let parsed = Cli::try_parse_from(&words);
-    let parsed = if is_name_forgotten(&words) {
+    let words = arguments::words();
+    let parsed = Cli::try_parse_from(words);
+    let parsed = if is_name_forgotten(words) {
         Err(Cli::command().error(ErrorKind::MissingRequiredArgument, NAME_FIRST))
     } else {
         parsed
@@ -370,13 +417,6 @@ fn name(text: &str) -> Result<Name, String> {
     Name::new(text).map_err(|e| e.to_string())
 }
 
-/// The completion script for a shell.
-pub(crate) fn completions(shell: clap_complete::Shell) -> String {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "lockkeeper", &mut script);
-    String::from_utf8_lossy(&script).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -396,6 +436,17 @@ mod tests {
     #[test]
     fn the_flags_make_sense_to_clap() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_examples_in_its_long_help() {
+        for verb in Cli::command().get_subcommands() {
+            let (name, help) = (verb.get_name(), verb.get_after_long_help());
+            let help = help.map(ToString::to_string).unwrap_or_default();
+            let mut lines = help.lines().skip_while(|line| *line != "Examples:");
+            let is_example = |line: &str| line.contains("lockkeeper ") && line.contains(name);
+            assert!(lines.any(is_example), "{name} needs `Examples:` in its after_long_help");
+        }
     }
 
     #[test]

@@ -68,7 +68,7 @@ async fn ask(url: &str) -> lockkeeper::Result<Vec<Advice>> {
 fn stamp(url: &str) -> Option<PathBuf> {
     let mut hasher = DefaultHasher::new();
     store::without_secrets(url).hash(&mut hasher);
-    let folder = store::user_folder().ok()?;
+    let folder = store::own_folder().ok()?;
     Some(folder.join(format!("looked-at-{:016x}", hasher.finish())))
 }
 

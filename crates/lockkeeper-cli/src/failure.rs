@@ -1,8 +1,9 @@
 //! What went wrong, with what code to end and what to do about it.
 
-use crate::{exit_code, output};
+use crate::{exit_code, output, sharing, store};
 use lockkeeper::{Error, ErrorKind};
 use serde_json::json;
+use std::borrow::Cow;
 
 /// What to do about a store that does not answer.
 pub(crate) const NO_STORE: &str = "is the store running, and is --store or LOCKKEEPER_STORE right?";
@@ -12,7 +13,7 @@ pub(crate) const NO_STORE: &str = "is the store running, and is --store or LOCKK
 pub(crate) struct Failure {
     code: u8,
     error: anyhow::Error,
-    hint: Option<&'static str>,
+    hint: Option<Cow<'static, str>>,
 }
 
 impl Failure {
@@ -32,26 +33,39 @@ impl Failure {
     }
 
     /// Adds what the user can do.
-    pub(crate) fn hint(mut self, hint: &'static str) -> Self {
-        self.hint = Some(hint);
+    pub(crate) fn hint(mut self, hint: impl Into<Cow<'static, str>>) -> Self {
+        self.hint = Some(hint.into());
         self
     }
 
+    /// Says what stands in the way of this user, if the failure is about rights to a local file.
+    pub(crate) fn about(self, store: Option<&str>) -> Self {
+        if self.code != exit_code::DENIED {
+            return self;
+        }
+        let embedded = || store::embedded().ok();
+        let url = store.map(str::to_owned).or_else(embedded);
+        match url.as_deref().and_then(sharing::obstacle) {
+            Some(obstacle) => self.hint(obstacle),
+            None => self,
+        }
+    }
+
     /// The error with the chain of its sources, on one line.
-    fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         output::printable(&chain(&self.error))
     }
 
     /// Tells the user, and gives the code to end with.
     pub(crate) fn report(&self, json: bool) -> u8 {
         if json {
-            let (message, hint, exit_code) = (self.line(), self.hint, self.code);
+            let (message, hint, exit_code) = (self.line(), &self.hint, self.code);
             output::json_line(json!({
                 "event": "error", "message": message, "hint": hint, "exit_code": exit_code,
             }));
         } else {
             output::error(&self.line());
-            if let Some(hint) = self.hint {
+            if let Some(hint) = &self.hint {
                 output::note(&format!("hint: {hint}"));
             }
         }
@@ -74,7 +88,7 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let (code, hint) = (exit_code::of(&error), hint(&error));
+        let (code, hint) = (exit_code::of(&error), hint(&error).map(Cow::Borrowed));
         Self { code, error: error.into(), hint }
     }
 }

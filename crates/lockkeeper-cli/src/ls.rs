@@ -11,6 +11,12 @@ use crate::{
 use lockkeeper::{Keeper, Line, Mode, Store as _, Ticket};
 use std::{io, time::Duration};
 
+pub(crate) const HELP: &str = "\
+Examples:
+  lockkeeper ls                                   every lock that is held or waited for
+  lockkeeper ls orders/                           those whose names begin so
+  lockkeeper ls --json | jq -r '.locks[].name'    for programs; docs/schema/listing.json says how";
+
 /// The answer, ready to print.
 pub(crate) async fn ls(prefix: &str, common: &Common) -> Result<String, Failure> {
     let keeper = Keeper::connect(&store::url(common.store.as_deref())?).await?;

@@ -12,9 +12,12 @@ compile_error!(
      the library runs on any Unix"
 );
 
+mod arguments;
 mod bench;
 mod child;
 mod cli;
+mod complete;
+mod config;
 mod daily;
 mod doctor;
 mod duration;
@@ -26,6 +29,7 @@ mod hold;
 mod jeopardy;
 mod listing;
 mod ls;
+mod man;
 mod migrate;
 mod nested;
 mod orphans;
@@ -34,6 +38,7 @@ mod place;
 mod procfs;
 mod run;
 mod secrets;
+mod sharing;
 mod shim;
 mod show;
 mod signals;
@@ -62,7 +67,8 @@ const SHUTDOWN_MAX: Duration = Duration::from_secs(1);
 fn main() -> ExitCode {
     panic::set_hook(Box::new(report_panic));
     secrets::learn();
-    let code = shim::work(env::args_os()).unwrap_or_else(|| {
+    arguments::hide();
+    let code = shim::work(env::args_os()).or_else(complete::work).unwrap_or_else(|| {
         // A panic has been reported by the time it gets here.
         catch_unwind(command).unwrap_or_else(|_| ExitCode::from(exit_code::BUG))
     });
@@ -83,14 +89,17 @@ fn report_panic(panic: &PanicHookInfo<'_>) {
 }
 
 fn command() -> ExitCode {
-    let cli = match cli::parse() {
+    let mut cli = match cli::parse() {
         Ok(cli) => cli,
         Err(code) => return ExitCode::from(code),
     };
     set_up(&cli.common);
-    match work(&cli) {
+    match config::apply(&mut cli).and_then(|()| work(&cli)) {
         Ok(end) => end.exit(),
-        Err(failure) => ExitCode::from(failure.report(cli.common.json)),
+        Err(failure) => {
+            let failure = failure.about(cli.common.store.as_deref());
+            ExitCode::from(failure.report(cli.common.json))
+        }
     }
 }
 
@@ -131,7 +140,8 @@ async fn verb(cli: &Cli) -> Result<End, Failure> {
         Verb::Migrate { print } => migrate::migrate(*print, &cli.common).await?,
         Verb::Doctor(args) => return doctor::doctor(args, &cli.common).await,
         Verb::Bench(args) => return bench::bench(args, &cli.common).await,
-        Verb::Completions { shell } => cli::completions(*shell),
+        Verb::Completions { shell } => complete::script(*shell)?,
+        Verb::Man { page, into } => man::man(page.as_deref(), into.as_deref())?,
     };
     Ok(End::Code(output::answer(&answer)))
 }

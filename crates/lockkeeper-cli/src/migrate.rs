@@ -3,6 +3,12 @@
 use crate::{cli::Common, failure::Failure, store};
 use lockkeeper::Keeper;
 
+pub(crate) const HELP: &str = "\
+Examples:
+  lockkeeper --store prod migrate                 make or update the tables
+  lockkeeper --store prod migrate --print >lk.sql
+                                                  let a DBA run the statements";
+
 /// The statements, or the word that they were run.
 pub(crate) async fn migrate(print: bool, common: &Common) -> Result<String, Failure> {
     let url = store::url(common.store.as_deref())?;

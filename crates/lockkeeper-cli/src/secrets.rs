@@ -4,11 +4,14 @@
 //! The message about that would repeat it. So every word of the command line is looked at first, and
 //! [`hide`] replaces the URLs with a password among them in all that the command says.
 
-use crate::store::without_secrets;
-use std::{env, sync::OnceLock};
+use crate::{arguments, store::without_secrets};
+use std::{
+    env,
+    sync::{PoisonError, RwLock},
+};
 
 /// URLs with a password, as they were given but without their scheme, and what is said instead.
-static SECRETS: OnceLock<Vec<(String, String)>> = OnceLock::new();
+static SECRETS: RwLock<Vec<(String, String)>> = RwLock::new(Vec::new());
 
 /// The schemes of stores with passwords. Their URLs need no `//`.
 const SCHEMES: &[&str] = &[
@@ -27,16 +30,33 @@ const SCHEMES: &[&str] = &[
 
 /// Looks at the command line and at the variable that names the store.
 pub(crate) fn learn() {
-    let words = env::args_os().skip(1).chain(env::var_os("LOCKKEEPER_STORE"));
-    let words = words.map(|word| word.to_string_lossy().into_owned());
-    SECRETS.get_or_init(|| words.flat_map(|word| secrets(&word)).collect());
+    let words = arguments::words().iter().skip(1).cloned();
+    for word in words.chain(env::var_os("LOCKKEEPER_STORE")) {
+        learn_url(&word.to_string_lossy());
+    }
+}
+
+/// Looks at a URL that was read from a file.
+pub(crate) fn learn_url(word: &str) {
+    let found = secrets(word);
+    if !found.is_empty() {
+        SECRETS.write().unwrap_or_else(PoisonError::into_inner).extend(found);
+    }
 }
 
 /// The text without the passwords of URLs that were given.
 pub(crate) fn hide(text: Vec<u8>) -> Vec<u8> {
-    let Some(secrets) = SECRETS.get().filter(|secrets| !secrets.is_empty()) else { return text };
+    let secrets = SECRETS.read().unwrap_or_else(PoisonError::into_inner);
+    if secrets.is_empty() {
+        return text;
+    }
     let text = String::from_utf8_lossy(&text).into_owned();
     secrets.iter().fold(text, |text, (secret, open)| text.replace(secret, open)).into_bytes()
+}
+
+/// Can a URL of this scheme have a password?
+pub(crate) fn may_have_a_password(url: &str) -> bool {
+    url.split_once(':').is_some_and(|(scheme, _)| SCHEMES.contains(&scheme))
 }
 
 /// Is this the URL of something with a password in it?

@@ -29,6 +29,7 @@ use std::{
 const CHILD: &str = "__child";
 const SUPERVISOR: &str = "__supervisor";
 const DIE: &str = "__die";
+pub(crate) const ARGUMENTS: &str = "__arguments";
 
 /// This program, whatever has become of its file: a running program can be replaced by an upgrade.
 fn ourselves() -> Command {
@@ -61,6 +62,12 @@ pub(crate) fn supervisor(kill_after: Duration) -> Command {
 pub(crate) fn die_of(signal: Signal) {
     // Returns only if it fails; then we end with a code.
     let _ = ourselves().arg(DIE).arg((signal as i32).to_string()).exec();
+}
+
+/// Becomes lockkeeper again, with other words in its command line. Returns only if that fails.
+pub(crate) fn start_again(words: &[OsString]) -> io::Error {
+    let (name, rest) = words.split_first().map_or((None, words), |(name, rest)| (Some(name), rest));
+    ourselves().arg0(name.map_or(OsStr::new("lockkeeper"), OsString::as_os_str)).args(rest).exec()
 }
 
 /// Does what we were started for, if it was one of the three above.

@@ -13,6 +13,11 @@ use crate::{
 use lockkeeper::{Keeper, Line, Name, Ticket};
 use std::{io, time::Duration};
 
+pub(crate) const HELP: &str = "\
+Examples:
+  lockkeeper show backup                          who holds it, and the whole line
+  lockkeeper show --json backup                   for programs; docs/schema/listing.json says how";
+
 /// The answer, ready to print.
 pub(crate) async fn show(name: &Name, common: &Common) -> Result<String, Failure> {
     let keeper = Keeper::connect(&store::url(common.store.as_deref())?).await?;

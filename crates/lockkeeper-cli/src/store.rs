@@ -1,7 +1,8 @@
 //! Which store is meant, and what of its URL others may see.
 
-use crate::{duration, exit_code, failure::Failure};
+use crate::{config, duration, exit_code, failure::Failure};
 use anyhow::Context as _;
+use percent_encoding::percent_decode_str;
 use std::{
     env, fs,
     os::unix::fs::DirBuilderExt as _,
@@ -10,7 +11,7 @@ use std::{
 };
 
 /// The variable that names the store.
-const VARIABLE: &str = "LOCKKEEPER_STORE";
+pub(crate) const VARIABLE: &str = "LOCKKEEPER_STORE";
 
 /// The URL of the store to use: the one that was said, or a file in the user's state folder. Paths
 /// in it are absolute, because the command may go to another folder and run lockkeeper there.
@@ -19,13 +20,30 @@ pub(crate) fn url(said: Option<&str>) -> Result<String, Failure> {
         Some(url) if url.starts_with("memory:") => Err(in_memory()),
         Some(url) => Ok(lockkeeper::store::absolute(url)?),
         None => {
-            let folder = user_folder()?;
+            let folder = own_folder()?;
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
             made.with_context(|| format!("cannot create the folder {}", folder.display()))
                 .map_err(unusable)?;
-            file_url(&folder.join("locks.db"))
+            embedded()
         }
     }
+}
+
+/// The URL of the store that is used if nobody names one. Its folder need not be there.
+pub(crate) fn embedded() -> Result<String, Failure> {
+    file_url(&own_folder()?.join("locks.db"))
+}
+
+pub(crate) fn own_folder() -> Result<PathBuf, Failure> {
+    state_folder(|name| env::var_os(name).map(PathBuf::from))
+}
+
+/// The path of the file in which the store keeps its locks, if it is a store in a file.
+pub(crate) fn file(url: &str) -> Option<PathBuf> {
+    let path = url.split('?').next()?.strip_prefix("sqlite:")?;
+    let path = path.strip_prefix("//").unwrap_or(path);
+    let path = percent_decode_str(path).decode_utf8().ok()?;
+    (!path.is_empty()).then(|| PathBuf::from(path.into_owned()))
 }
 
 fn in_memory() -> Failure {
@@ -36,22 +54,22 @@ fn in_memory() -> Failure {
 }
 
 /// What the command finds about the store. A lockkeeper that it runs is to use the same store, so
-/// the variable that was inherited stays, with its password. A password from the command line is not
-/// passed on: without it a server refuses, while without a URL a nested lockkeeper would quietly
-/// lock something else.
+/// the variable that was inherited stays, with its password, and so does the file with the URL. A password
+/// from the command line is not passed on: without it a server refuses, while without a URL a nested
+/// lockkeeper would quietly lock something else.
 pub(crate) fn for_the_command(
     url: &str,
     said: Option<&str>,
-) -> [(&'static str, Option<String>); 2] {
+) -> [(&'static str, Option<String>); 3] {
     let open = without_secrets(url);
     let inherited = said.is_some() && env::var(VARIABLE).ok().as_deref() == said;
+    let file = config::inherited_file(said).filter(|_| open != url);
     let nested = if inherited { url.to_owned() } else { open.clone() };
-    [(VARIABLE, Some(nested)), ("LOCKKEEPER_STORE_URL", Some(open))]
-}
-
-/// The user's folder for what lockkeeper keeps; it need not be there.
-pub(crate) fn user_folder() -> Result<PathBuf, Failure> {
-    state_folder(|name| env::var_os(name).map(PathBuf::from))
+    [
+        (VARIABLE, file.is_none().then_some(nested)),
+        (config::STORE_FILE, file),
+        ("LOCKKEEPER_STORE_URL", Some(open)),
+    ]
 }
 
 /// Where the embedded store lives when nobody says otherwise.
@@ -84,9 +102,21 @@ fn file_url(path: &Path) -> Result<String, Failure> {
 
 /// The lock-delay that the URL asks for, if it does. What is wrong with it, the library will say.
 pub(crate) fn lock_delay(url: &str) -> Option<Duration> {
+    duration::parse(option(url, "lock_delay")?).ok()
+}
+
+/// The value of an option in the URL, as it stands there.
+pub(crate) fn option<'a>(url: &'a str, name: &str) -> Option<&'a str> {
     let (_, query) = url.split_once('?')?;
-    let value = query.split('&').find_map(|pair| pair.strip_prefix("lock_delay="))?;
-    duration::parse(value).ok()
+    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// The URL without an option.
+pub(crate) fn without_option(url: &str, name: &str) -> String {
+    let Some((address, query)) = url.split_once('?') else { return url.to_owned() };
+    let others = query.split('&').filter(|pair| pair.split('=').next() != Some(name));
+    let query = others.collect::<Vec<_>>().join("&");
+    if query.is_empty() { address.to_owned() } else { format!("{address}?{query}") }
 }
 
 /// The URL without its secrets, for a child's environment.
@@ -163,6 +193,15 @@ mod tests {
         for (url, open) in cases {
             assert_eq!(without_secrets(url), open);
         }
+    }
+
+    #[test]
+    fn an_option_is_read_and_taken_away() {
+        let url = "redis://h?ttl=3s&password_file=/a";
+        assert_eq!((option(url, "ttl"), option(url, "tt")), (Some("3s"), None));
+        assert_eq!(without_option(url, "password_file"), "redis://h?ttl=3s");
+        assert_eq!(without_option("redis://h?a=1", "a"), "redis://h");
+        assert_eq!(without_option("redis://h", "a"), "redis://h");
     }
 
     #[test]

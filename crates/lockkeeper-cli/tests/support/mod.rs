@@ -50,7 +50,11 @@ impl Place {
     /// The command, with this store.
     pub(crate) fn lockkeeper(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
-        for variable in ["NO_COLOR", "CLICOLOR_FORCE", "XDG_STATE_HOME"] {
+        let ours = ["CONFIG", "STORE_FILE", "PASSWORD_FILE", "QUIET", "TTL", "COMPLETE"];
+        for variable in ours.map(|name| format!("LOCKKEEPER_{name}")) {
+            command.env_remove(variable);
+        }
+        for variable in ["NO_COLOR", "CLICOLOR_FORCE", "XDG_STATE_HOME", "XDG_CONFIG_HOME"] {
             command.env_remove(variable);
         }
         command.env("LOCKKEEPER_STORE", self.url()).env("HOME", self.folder.path());

@@ -67,7 +67,7 @@ pub use crate::model::{
 pub use advice::{Advice, Severity};
 pub use capabilities::Capabilities;
 pub use erased::AnyStore;
-pub use url::{absolute, migration};
+pub use url::{absolute, absolute_in, migration};
 
 use crate::{
     error::StoreError,

@@ -11,7 +11,11 @@ use super::{AnyStore, erased::Boxed, memory::Memory};
 use super::{redis::Redis, redlock::Redlock};
 use crate::error::{Error, Result};
 use percent_encoding::percent_decode_str;
-use std::{fmt, path::Path, time::Duration};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// One kind of store: all that the library knows about it before it is connected.
 struct Kind {
@@ -230,44 +234,68 @@ pub fn migration(url: &str) -> Result<String> {
 /// # Errors
 /// [`Error::Url`] if the URL is not understood, or if there is no current folder to begin from.
 pub fn absolute(url: &str) -> Result<String> {
+    rooted(url, &|| {
+        std::env::current_dir().map_err(|e| Error::url(format!("no current folder: {e}")))
+    })
+}
+
+/// The same URL with absolute paths of local files, for a URL that was read from a file in `folder`:
+/// its relative paths begin there. Connects to nothing.
+///
+/// ```
+/// let url = lockkeeper::store::absolute_in("/etc/jobs".as_ref(), "sqlite:locks.db")?;
+/// assert_eq!(url, "sqlite:/etc/jobs/locks.db");
+/// # Ok::<(), lockkeeper::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Url`] if the URL is not understood.
+pub fn absolute_in(folder: &Path, url: &str) -> Result<String> {
+    rooted(url, &|| Ok(folder.to_owned()))
+}
+
+/// Tells the folder in which relative paths begin.
+type Root<'a> = &'a dyn Fn() -> Result<PathBuf>;
+
+fn rooted(url: &str, root: Root<'_>) -> Result<String> {
     StoreUrl::parse(url)?;
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     let address = match address.strip_prefix("sqlite:") {
         Some(path) => {
             let path = path.strip_prefix("//").unwrap_or(path);
             check_path("sqlite:", &decoded(path)?)?;
-            beneath_here(path)?.map(|path| format!("sqlite:{path}"))
+            beneath(root, path)?.map(|path| format!("sqlite:{path}"))
         }
         None => None,
     }
     .unwrap_or_else(|| address.to_owned());
-    let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(absolute_option);
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| rooted_option(pair, root));
     let query = pairs.collect::<Result<Vec<_>>>()?.join("&");
     Ok(if query.is_empty() { address } else { format!("{address}?{query}") })
 }
 
-fn absolute_option(pair: &str) -> Result<String> {
+fn rooted_option(pair: &str, root: Root<'_>) -> Result<String> {
     let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
     let file = FILES.contains(&decoded(name)?.as_str());
     if file {
         check_path(&format!("{name}="), &decoded(value)?)?;
     }
-    let absolute = if file { beneath_here(value)? } else { None };
+    let absolute = if file { beneath(root, value)? } else { None };
     Ok(absolute.map_or_else(|| pair.to_owned(), |value| format!("{name}={value}")))
 }
 
-/// An encoded path with the current folder before it; `None` if it is absolute.
-fn beneath_here(path: &str) -> Result<Option<String>> {
+/// An encoded path with the root before it; `None` if it is absolute.
+fn beneath(root: Root<'_>, path: &str) -> Result<Option<String>> {
     if Path::new(&decoded(path)?).is_absolute() {
         return Ok(None);
     }
-    let here = std::env::current_dir();
-    let here = here.map_err(|e| Error::url(format!("no current folder for {path}: {e}")))?;
-    let Some(here) = here.to_str() else {
+    let root = root()?;
+    let Some(root) = root.to_str() else {
         return Err(Error::url(format!("{path} is relative to a folder whose path is not UTF-8")));
     };
-    let here = here.replace('%', "%25").replace('?', "%3F").replace('&', "%26");
-    Ok(Some(format!("{}/{path}", here.trim_end_matches('/'))))
+    let root = root.replace('%', "%25").replace('?', "%3F").replace('&', "%26");
+    Ok(Some(format!("{}/{path}", root.trim_end_matches('/'))))
 }
 
 /// Refuses what looks like a path and is none: SQLite would take it for something else, or the user
@@ -437,6 +465,15 @@ mod tests {
             assert_eq!(super::absolute(url).unwrap(), absolute);
         }
         assert!(super::absolute("locks.db").is_err());
+    }
+
+    #[cfg(feature = "sqlite")]
+    #[test]
+    fn relative_paths_of_a_url_in_a_file_begin_in_the_folder_of_that_file() {
+        let folder = Path::new("/a?b");
+        let rooted = super::absolute_in(folder, "sqlite:c.db?ttl=3s").unwrap();
+        assert_eq!(rooted, "sqlite:/a%3Fb/c.db?ttl=3s");
+        assert_eq!(super::absolute_in(folder, "sqlite:/c.db").unwrap(), "sqlite:/c.db");
     }
 
     #[cfg(feature = "redis")]

@@ -13,6 +13,7 @@ use rustix::fs::FlockOperation;
 use std::{
     fs::File,
     io,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     sync::{
         Arc, Weak,
@@ -54,8 +55,13 @@ pub(super) fn locate(path: &str) -> StoreResult<PathBuf> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let folder = folder.canonicalize().map_err(|e| {
-        misconfigured(format!("cannot use folder {}; create it first", folder.display())).because(e)
+    let folder = folder.canonicalize().map_err(|e| match e.kind() {
+        io::ErrorKind::PermissionDenied => {
+            let what = format!("cannot enter folder {}", folder.display());
+            StoreError::not_applied(KIND, ErrorKind::Denied, what).because(e)
+        }
+        _ => misconfigured(format!("cannot use folder {}; create it first", folder.display()))
+            .because(e),
     })?;
     refuse_network(&folder)?;
     // A symbolic link leads to another folder, where the log and the doorbells are.
@@ -219,7 +225,10 @@ fn create(path: &Path) -> StoreResult<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let draft = folder.join(format!(".lockkeeper-{:016x}.tmp", rand::random::<u64>()));
     let made = draft_at(&draft).map_err(|e| failure(e, &failed("making it")));
-    let named = made.and_then(|()| match link(&draft, path, folder) {
+    let shared = made.and_then(|()| {
+        share(&draft, folder).map_err(|e| misconfigured(failed("sharing it")).because(e))
+    });
+    let named = shared.and_then(|()| match link(&draft, path, folder) {
         // Another process was faster: its file will do, if it is one of locks.
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => is_ours(path).map(drop),
         Err(e) => Err(misconfigured(failed("naming it")).because(e)),
@@ -229,6 +238,19 @@ fn create(path: &Path) -> StoreResult<()> {
         let _ = std::fs::remove_file(beside(&draft, suffix));
     }
     named
+}
+
+/// In a folder that a group shares (set-group-id and writable by the group) the file is the group's to read
+/// and write, also if the creator's umask says otherwise. SQLite gives the log and its index the mode of
+/// the file.
+fn share(file: &Path, folder: &Path) -> io::Result<()> {
+    let mode = std::fs::metadata(folder)?.permissions().mode();
+    if mode & 0o2020 != 0o2020 {
+        return Ok(());
+    }
+    let mut permissions = std::fs::metadata(file)?.permissions();
+    permissions.set_mode(permissions.mode() | 0o060);
+    std::fs::set_permissions(file, permissions)
 }
 
 /// Links the draft into place, after removing the log of an earlier file of that name: SQLite would replay

@@ -1,0 +1,102 @@
+//! A file that several users share: what stands in the way of one of them.
+
+use crate::{output::printable, store};
+use nix::unistd::{AccessFlags, Gid, Group, Uid, User, eaccess, getgroups};
+use std::{
+    fs::{self, Metadata},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+/// What keeps this user out of the file of this store, and what to do about it. None if it is no file or if
+/// the rights suffice.
+pub(crate) fn obstacle(url: &str) -> Option<String> {
+    let file = std::path::absolute(store::file(url)?).ok()?;
+    let file = file.canonicalize().unwrap_or(file);
+    let folder = file.parent()?;
+    if let Some(closed) = closed_above(folder) {
+        return Some(format!("{}; it needs the right to enter (chmod +x)", described(&closed)));
+    }
+    let beside = |suffix: &str| {
+        let mut path = file.clone().into_os_string();
+        path.push(suffix);
+        PathBuf::from(path)
+    };
+    // New files are made beside the database all the time: its log, the log's index, sockets.
+    let folder_needs = AccessFlags::W_OK | AccessFlags::X_OK;
+    let file_needs = AccessFlags::R_OK | AccessFlags::W_OK;
+    let needed = [
+        (folder.to_owned(), folder_needs),
+        (file.clone(), file_needs),
+        (beside("-wal"), file_needs),
+        (beside("-shm"), file_needs),
+    ];
+    let (path, _) = needed
+        .into_iter()
+        .find(|(path, needs)| path.symlink_metadata().is_ok() && eaccess(path, *needs).is_err())?;
+    Some(format!("{}; {}", described(&path), remedy(&path)))
+}
+
+/// The first folder on the way that this user may not enter.
+fn closed_above(folder: &Path) -> Option<PathBuf> {
+    let mut folders: Vec<&Path> = folder.ancestors().skip(1).collect();
+    folders.reverse();
+    let closed = |path: &&&Path| eaccess(**path, AccessFlags::X_OK).is_err();
+    folders.iter().find(closed).map(|path| path.to_path_buf())
+}
+
+/// "`PATH` belongs to alice and the group locks (mode 0640), and bob may not …"
+fn described(path: &Path) -> String {
+    let me = user_name(Uid::effective());
+    let shown = printable(&path.display().to_string());
+    let Ok(it) = fs::metadata(path) else { return format!("{me} may not look at {shown}") };
+    let (owner, group) = (Uid::from_raw(it.uid()), Gid::from_raw(it.gid()));
+    let what = if it.is_dir() { "use this folder" } else { "read and write it" };
+    format!(
+        "{shown} belongs to {} and the group {} (mode {:04o}), so {me} may not {what}",
+        user_name(owner),
+        group_name(group),
+        it.mode() & 0o7777
+    )
+}
+
+fn remedy(path: &Path) -> String {
+    let Ok(it) = fs::metadata(path) else { return SHARED.to_owned() };
+    let group = Gid::from_raw(it.gid());
+    let needs = if it.is_dir() { 0o030 } else { 0o060 };
+    let (me, name) = (user_name(Uid::effective()), group_name(group));
+    match (it.mode() & needs == needs, is_member(group)) {
+        (true, true) => "an access list or a read-only file system keeps it closed".to_owned(),
+        (true, false) => {
+            format!("join the group: usermod -aG {name} {me} (it counts from the next login on)")
+        }
+        (false, _) => format!("{} ({SHARED})", open_to_group(path, &it)),
+    }
+}
+
+const SHARED: &str = "docs/cli.md, \"Several users of one machine\", has the whole recipe";
+
+fn open_to_group(path: &Path, it: &Metadata) -> String {
+    let shown = printable(&path.display().to_string());
+    if it.is_dir() {
+        format!("for a group of users: chgrp GROUP {shown} && chmod 2770 {shown}")
+    } else {
+        format!("for a group of users: chgrp GROUP {shown}* && chmod 660 {shown}*")
+    }
+}
+
+fn is_member(group: Gid) -> bool {
+    Gid::effective() == group || getgroups().unwrap_or_default().contains(&group)
+}
+
+/// A user in words.
+pub(crate) fn user_name(user: Uid) -> String {
+    let name = User::from_uid(user).ok().flatten().map(|user| user.name);
+    name.unwrap_or_else(|| format!("uid {user}"))
+}
+
+/// A group in words.
+pub(crate) fn group_name(group: Gid) -> String {
+    let name = Group::from_gid(group).ok().flatten().map(|group| group.name);
+    name.unwrap_or_else(|| format!("gid {group}"))
+}
