@@ -67,8 +67,8 @@ const SHUTDOWN_MAX: Duration = Duration::from_secs(1);
 fn main() -> ExitCode {
     panic::set_hook(Box::new(report_panic));
     secrets::learn();
-    arguments::hide();
     let code = shim::work(env::args_os()).or_else(complete::work).unwrap_or_else(|| {
+        arguments::hide();
         // A panic has been reported by the time it gets here.
         catch_unwind(command).unwrap_or_else(|_| ExitCode::from(exit_code::BUG))
     });

@@ -55,9 +55,37 @@ fn pages() -> Vec<(String, Command)> {
 }
 
 fn text(command: Command) -> Result<String, Failure> {
+    let more = command.get_after_long_help().map(|text| sections(&text.to_string()));
+    let has_verbs = command.get_subcommands().any(|verb| !verb.is_hide_set());
+    let page = Man::new(command).manual("lockkeeper");
     let mut roff = Vec::new();
-    Man::new(command).manual("lockkeeper").render(&mut roff).map_err(Failure::bug)?;
-    Ok(String::from_utf8_lossy(&roff).into_owned())
+    let rendered = || -> io::Result<()> {
+        page.render_title(&mut roff)?;
+        page.render_name_section(&mut roff)?;
+        page.render_synopsis_section(&mut roff)?;
+        page.render_description_section(&mut roff)?;
+        page.render_options_section(&mut roff)?;
+        if has_verbs { page.render_subcommands_section(&mut roff) } else { Ok(()) }
+    }();
+    rendered.map_err(Failure::bug)?;
+    Ok(String::from_utf8_lossy(&roff).into_owned() + &more.unwrap_or_default())
+}
+
+/// What stands behind the flags in a long help: lists with a heading, whose lines stay as they are, and notes.
+fn sections(text: &str) -> String {
+    let paragraphs = text.trim().split("\n\n").map(|paragraph| {
+        let escaped = paragraph.replace('\\', "\\e").replace('-', "\\-");
+        // A dot or a quote at the beginning of a line would be a request.
+        let lines: Vec<String> = escaped.lines().map(|line| format!("\\&{line}")).collect();
+        match paragraph.lines().next().and_then(|first| first.strip_suffix(':')) {
+            Some(heading) => {
+                let (heading, list) = (heading.to_uppercase(), lines[1..].join("\n"));
+                format!(".SH \"{heading}\"\n.nf\n{list}\n.fi\n")
+            }
+            None => format!(".SH NOTES\n{}\n", lines.join("\n")),
+        }
+    });
+    paragraphs.collect()
 }
 
 #[cfg(test)]
@@ -72,7 +100,14 @@ mod tests {
         assert_eq!(command.0, "lockkeeper");
         for (name, command) in verbs {
             let text = text(command.clone()).unwrap();
-            assert!(text.contains(".TH") && text.contains("Examples:"), "{name}: {text}");
+            assert!(text.contains(".TH") && text.contains(".SH \"EXAMPLES\""), "{name}: {text}");
         }
+    }
+
+    #[test]
+    fn lists_of_a_help_keep_their_lines() {
+        let text = sections("Examples:\n  a -b   c\n\nWhen\n.it is");
+        let list = ".SH \"EXAMPLES\"\n.nf\n\\&  a \\-b   c\n.fi\n";
+        assert_eq!(text, format!("{list}.SH NOTES\n\\&When\n\\&.it is\n"));
     }
 }

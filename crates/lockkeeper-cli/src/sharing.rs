@@ -3,7 +3,7 @@
 use crate::{output::printable, store};
 use nix::unistd::{AccessFlags, Gid, Group, Uid, User, eaccess, getgroups};
 use std::{
-    fs::{self, Metadata},
+    fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
@@ -34,7 +34,7 @@ pub(crate) fn obstacle(url: &str) -> Option<String> {
     let (path, _) = needed
         .into_iter()
         .find(|(path, needs)| path.symlink_metadata().is_ok() && eaccess(path, *needs).is_err())?;
-    Some(format!("{}; {}", described(&path), remedy(&path)))
+    Some(format!("{}; {}", described(&path), remedy(&path, &file)))
 }
 
 /// The first folder on the way that this user may not enter.
@@ -45,58 +45,60 @@ fn closed_above(folder: &Path) -> Option<PathBuf> {
     folders.iter().find(closed).map(|path| path.to_path_buf())
 }
 
-/// "`PATH` belongs to alice and the group locks (mode 0640), and bob may not …"
+/// "PATH belongs to the user alice and the group locks (mode 0640), so the user bob may not …"
 fn described(path: &Path) -> String {
     let me = user_name(Uid::effective());
     let shown = printable(&path.display().to_string());
-    let Ok(it) = fs::metadata(path) else { return format!("{me} may not look at {shown}") };
+    let Ok(it) = fs::metadata(path) else {
+        return format!("the user {me} may not look at {shown}");
+    };
     let (owner, group) = (Uid::from_raw(it.uid()), Gid::from_raw(it.gid()));
     let what = if it.is_dir() { "use this folder" } else { "read and write it" };
     format!(
-        "{shown} belongs to {} and the group {} (mode {:04o}), so {me} may not {what}",
+        "{shown} belongs to the user {} and the group {} (mode {:04o}), so the user {me} may not {what}",
         user_name(owner),
         group_name(group),
         it.mode() & 0o7777
     )
 }
 
-fn remedy(path: &Path) -> String {
-    let Ok(it) = fs::metadata(path) else { return SHARED.to_owned() };
-    let group = Gid::from_raw(it.gid());
-    let needs = if it.is_dir() { 0o030 } else { 0o060 };
+/// What opens the folder, or one of the files of this database.
+fn remedy(path: &Path, file: &Path) -> String {
+    let Ok(it) = fs::metadata(path) else { return RECIPE.to_owned() };
+    let (owner, group) = (Uid::from_raw(it.uid()), Gid::from_raw(it.gid()));
     let (me, name) = (user_name(Uid::effective()), group_name(group));
-    match (it.mode() & needs == needs, is_member(group)) {
-        (true, true) => "an access list or a read-only file system keeps it closed".to_owned(),
-        (true, false) => {
-            format!("join the group: usermod -aG {name} {me} (it counts from the next login on)")
-        }
-        (false, _) => format!("{} ({SHARED})", open_to_group(path, &it)),
+    let needs = if it.is_dir() { 0o030 } else { 0o060 };
+    // Neither root's group nor another user's own one is there to be joined.
+    let is_shared = it.mode() & needs == needs && group.as_raw() != 0 && name != user_name(owner);
+    if is_shared && !is_member(group) {
+        return format!(
+            "join the group: usermod -aG {name} {me} (it counts from the next login on)"
+        );
     }
+    if is_shared {
+        return "an access list or a read-only file system keeps it closed".to_owned();
+    }
+    let (shown, mode) = match it.is_dir() {
+        true => (printable(&path.display().to_string()), 2770),
+        false => (format!("{}*", printable(&file.display().to_string())), 660),
+    };
+    format!("for a group of users: chgrp GROUP {shown} && chmod {mode} {shown} ({RECIPE})")
 }
 
-const SHARED: &str = "docs/cli.md, \"Several users of one machine\", has the whole recipe";
-
-fn open_to_group(path: &Path, it: &Metadata) -> String {
-    let shown = printable(&path.display().to_string());
-    if it.is_dir() {
-        format!("for a group of users: chgrp GROUP {shown} && chmod 2770 {shown}")
-    } else {
-        format!("for a group of users: chgrp GROUP {shown}* && chmod 660 {shown}*")
-    }
-}
+const RECIPE: &str = "docs/cli.md, \"Several users of one machine\", has the whole recipe";
 
 fn is_member(group: Gid) -> bool {
     Gid::effective() == group || getgroups().unwrap_or_default().contains(&group)
 }
 
-/// A user in words.
+/// A user's name, or number if there is none.
 pub(crate) fn user_name(user: Uid) -> String {
     let name = User::from_uid(user).ok().flatten().map(|user| user.name);
-    name.unwrap_or_else(|| format!("uid {user}"))
+    name.unwrap_or_else(|| user.to_string())
 }
 
-/// A group in words.
+/// A group's name, or number if there is none.
 pub(crate) fn group_name(group: Gid) -> String {
     let name = Group::from_gid(group).ok().flatten().map(|group| group.name);
-    name.unwrap_or_else(|| format!("gid {group}"))
+    name.unwrap_or_else(|| group.to_string())
 }

@@ -100,7 +100,7 @@ fn check(path: &Path) -> Result<(), Failure> {
 fn distrust(metadata: &Metadata, me: Uid) -> Option<String> {
     let owner = Uid::from_raw(metadata.uid());
     if owner != me && !owner.is_root() {
-        return Some(format!("belongs to {}", user_name(owner)));
+        return Some(format!("belongs to the user {}", user_name(owner)));
     }
     if metadata.mode() & 0o002 != 0 {
         return Some("can be written by every user".to_owned());
