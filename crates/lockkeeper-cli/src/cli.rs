@@ -184,7 +184,7 @@ Exit codes:
   70   a fault of lockkeeper
   75   not acquired (-n, -w); -E sets another code
   77   the store refused
-  78   configuration: the store's URL, the store or the environment
+  78   configuration: the store's URL, the store, a file of settings or the environment
   79   the lock was lost while the command ran, or --max-hold was over
   126  the command cannot be executed
   127  the command was not found

@@ -28,6 +28,8 @@ const ANSWER_MAX: Duration = Duration::from_millis(300);
 /// The variable that names the shell that asks.
 const ASKED: &str = "LOCKKEEPER_COMPLETE";
 const NAMES_MAX: usize = 500;
+/// Bash takes these for the end of a word, and would put the whole name behind it.
+const BASH_BREAKS: &str = ":=@";
 
 pub(crate) const HELP: &str = "\
 Examples:
@@ -80,7 +82,9 @@ pub(crate) fn stores() -> Vec<CompletionCandidate> {
 /// The names of locks in the store that the command line means.
 pub(crate) fn locks() -> Vec<CompletionCandidate> {
     let lines = quickly().unwrap_or_default();
-    let names = lines.iter().map(|line| line.name.as_str()).filter(|name| is_one_word(name));
+    let breaks = if env::var(ASKED).is_ok_and(|shell| shell == "bash") { BASH_BREAKS } else { "" };
+    let names = lines.iter().map(|line| line.name.as_str());
+    let names = names.filter(|name| is_one_word(name) && !name.contains(|c| breaks.contains(c)));
     names.take(NAMES_MAX).map(CompletionCandidate::new).collect()
 }
 

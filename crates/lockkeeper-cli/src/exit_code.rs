@@ -25,7 +25,7 @@ pub(crate) const BUG: u8 = 70;
 pub(crate) const NOT_ACQUIRED: u8 = 75;
 /// The store refused: credentials or rights do not suffice.
 pub(crate) const DENIED: u8 = 77;
-/// The store's URL, the store itself or the environment is not set up properly.
+/// The store's URL, the store itself, a file of settings or the environment is not set up properly.
 pub(crate) const CONFIGURATION: u8 = 78;
 /// The lock was lost while the command ran, or `--max-hold` was over; unless told otherwise, the
 /// command was ended.

@@ -57,7 +57,8 @@ fn pages() -> Vec<(String, Command)> {
 fn text(command: Command) -> Result<String, Failure> {
     let more = command.get_after_long_help().map(|text| sections(&text.to_string()));
     let has_verbs = command.get_subcommands().any(|verb| !verb.is_hide_set());
-    let page = Man::new(command).manual("lockkeeper");
+    let source = concat!("lockkeeper ", env!("CARGO_PKG_VERSION"));
+    let page = Man::new(command).source(source).manual("lockkeeper");
     let mut roff = Vec::new();
     let rendered = || -> io::Result<()> {
         page.render_title(&mut roff)?;

@@ -6,6 +6,7 @@ mod support;
 use anyhow::{Context as _, Result, ensure};
 use servers::{ETCD, REDIS, REDIS_TLS, REDLOCK, Running as Server, ZOOKEEPER_BRIEF};
 use std::{
+    fs,
     io::{BufRead as _, BufReader},
     process::{Command, ExitCode, Output, Stdio},
     time::{Duration, Instant},
@@ -39,6 +40,8 @@ fn main() -> ExitCode {
         tests![REDIS_TLS:
             a_nested_run_finds_the_password_that_was_inherited,
             a_password_from_the_command_line_is_not_passed_on,
+            a_nested_run_finds_the_password_in_the_file_that_was_inherited,
+            a_nested_run_finds_the_password_file_of_a_named_store,
             a_wrong_password_is_denied,
         ],
         tests![ZOOKEEPER_BRIEF:
@@ -259,6 +262,33 @@ fn a_password_from_the_command_line_is_not_passed_on(site: &mut Site) -> Result<
     let said = stderr(&output);
     ensure!(said.contains("hint: ") && !said.contains("sesame"), "{said}");
     Ok(())
+}
+
+/// Runs lockkeeper under lockkeeper; both find the password.
+fn nested_with_password(command: &mut Command) -> Result<()> {
+    let output = command.args(NESTED).output()?;
+    ensure!(output.status.success(), "{output:?}");
+    let text = String::from_utf8([output.stdout, output.stderr].concat())?;
+    ensure!(text.ends_with("nested\n") && !text.contains("sesame"), "{text}");
+    Ok(())
+}
+
+fn a_nested_run_finds_the_password_in_the_file_that_was_inherited(site: &mut Site) -> Result<()> {
+    let file = site.place.path("url");
+    fs::write(&file, site.url())?;
+    let mut command = site.place.lockkeeper(&[]);
+    nested_with_password(command.env_remove("LOCKKEEPER_STORE").env("LOCKKEEPER_STORE_FILE", file))
+}
+
+fn a_nested_run_finds_the_password_file_of_a_named_store(site: &mut Site) -> Result<()> {
+    let url = site.url().replace(":open%20sesame@", "@");
+    ensure!(url != site.url(), "the password is written in another way");
+    fs::write(site.place.path("pw"), "open sesame\n")?;
+    let settings = format!("[stores.prod]\nurl = \"{url}\"\npassword_file = \"pw\"\n");
+    let file = site.place.path("settings.toml");
+    fs::write(&file, settings)?;
+    let mut command = site.place.lockkeeper(&["--store", "prod"]);
+    nested_with_password(command.env_remove("LOCKKEEPER_STORE").env("LOCKKEEPER_CONFIG", file))
 }
 
 fn a_wrong_password_is_denied(site: &mut Site) -> Result<()> {
