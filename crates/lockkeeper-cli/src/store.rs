@@ -29,7 +29,7 @@ pub(crate) fn url(said: Option<&str>) -> Result<String, Failure> {
     }
 }
 
-/// The URL of the store that is used if nobody names one. Its folder need not be there.
+/// The URL of the store that is used if none is named. Its folder need not be there.
 pub(crate) fn embedded() -> Result<String, Failure> {
     file_url(&own_folder()?.join("locks.db"))
 }

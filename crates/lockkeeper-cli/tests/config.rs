@@ -191,6 +191,10 @@ fn a_file_that_others_may_write_never_redirects_locks() {
     mode(folder, 0o1777);
     refused("shared can be written by every user");
     mode(folder, 0o755);
+    let own = site.write(USER_FILE, "store = 'sqlite:redirected.db'");
+    mode(&own, 0o666);
+    refused("config.toml can be written by every user");
+    fs::remove_file(own).unwrap();
     // A link in a folder of ours to a file that others may write.
     let open = site.write("open/settings", "store = 'sqlite:redirected.db'");
     mode(open.parent().unwrap(), 0o777);

@@ -3,7 +3,7 @@
 //! The project's file is the first `lockkeeper.toml` in the current folder or in one above it. The file
 //! decides where locks live, so another user must not be able to slip one in: two programs that read
 //! different files exclude each other no more. So a file counts only if it and its folder belong to this user
-//! or to root, and nobody else may write to either. Any other file is an error, and is not passed over:
+//! or to root, and no other user may write to either. Any other file is an error, and is not passed over:
 //! to lock elsewhere than the project says would be silent. A file that is named (`--config`,
 //! `LOCKKEEPER_CONFIG`) is the user's own choice, is not questioned, and is the only one that is read.
 
@@ -111,7 +111,7 @@ fn distrust(metadata: &Metadata, me: Uid) -> Option<String> {
 }
 
 /// Is that the group that many systems give to each user alone? Files there are often writable by the
-/// group (umask 002), which means nobody else.
+/// group (umask 002), which opens them to no other user.
 fn group_is_private(group: Gid, user: Uid) -> bool {
     let (Ok(Some(group)), Ok(Some(user))) = (Group::from_gid(group), User::from_uid(user)) else {
         return false;

@@ -429,6 +429,25 @@ mod tests {
     }
 
     #[test]
+    fn a_file_in_a_folder_of_a_group_is_the_group_s() {
+        let folder = tempfile::tempdir().unwrap();
+        let made_in = |folder_mode, umask_left| {
+            let mode = std::fs::Permissions::from_mode;
+            std::fs::set_permissions(folder.path(), mode(folder_mode)).unwrap();
+            let file = folder.path().join(format!("{folder_mode:o}"));
+            File::create(&file).unwrap();
+            std::fs::set_permissions(&file, mode(umask_left)).unwrap();
+            share(&file, folder.path()).unwrap();
+            std::fs::metadata(file).unwrap().permissions().mode() & 0o777
+        };
+        assert_eq!(made_in(0o2770, 0o600), 0o660);
+        assert_eq!(made_in(0o2775, 0o644), 0o664, "other users get no more than they had");
+        for not_shared in [0o2755, 0o770, 0o700] {
+            assert_eq!(made_in(not_shared, 0o600), 0o600, "{not_shared:o}");
+        }
+    }
+
+    #[test]
     fn a_foreign_file_is_refused_and_left_as_it_was() {
         let folder = tempfile::tempdir().unwrap();
         let text = folder.path().join("notes.txt");
