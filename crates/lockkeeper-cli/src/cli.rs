@@ -1,8 +1,8 @@
 //! Every flag, described once: parsing, help and completions come from here.
 
 use crate::{
-    arguments, bench, complete, doctor, duration, exit_code, failure::Failure, ls, man, migrate, output, secrets,
-    show, store,
+    arguments, bench, complete, doctor, duration, exit_code, failure::Failure, ls, man, migrate,
+    output, secrets, show, store,
 };
 use clap::{
     ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint,
@@ -120,6 +120,15 @@ pub(crate) enum Verb {
     /// Measure a store for a few seconds: rough figures
     #[command(after_long_help = bench::HELP)]
     Bench(bench::Bench),
+
+    Check(crate::check::Check),
+    Held(crate::held::Held),
+    Evict(crate::evict::Evict),
+
+    /// Read or write the small value that belongs to a lock
+    #[command(subcommand)]
+    Cell(crate::cell::Cell),
+    Elect(Box<crate::elect::Elect>),
 
     /// Print a completion script for a shell
     ///
@@ -410,7 +419,7 @@ fn is_name_forgotten(words: &[OsString]) -> bool {
 }
 
 /// Reads a lock's name. A store's URL here is a slip, and its password would be shown to all.
-fn name(text: &str) -> Result<Name, String> {
+pub(crate) fn name(text: &str) -> Result<Name, String> {
     if secrets::is_secret(text) {
         return Err("a lock's name is no URL with a password; name the store with --store".into());
     }

@@ -3,10 +3,13 @@
 //! Beside these, `run` ends with the code of the command it ran, with 128+n when that command was
 //! killed by signal n, and with 126 or 127 when it could not be started. The codes are a promise to
 //! scripts: they are documented in `docs/cli.md` and do not change. Those from 64 on are the
-//! numbers of `sysexits.h`; 79 is the first behind them.
+//! numbers of `sysexits.h`; 79 and 80 are the first behind them.
 
 use lockkeeper::{Error, ErrorKind, StoreError};
 
+/// The answer to a question is no: the lock is free, the grant is not held, there is nothing to evict, no value,
+/// no leader.
+pub(crate) const NO: u8 = 1;
 /// `doctor`: a promise is weaker than it could be, locks are slow, or may soon be refused.
 pub(crate) const WARNINGS: u8 = 1;
 /// `doctor`: two can hold one lock.
@@ -30,6 +33,8 @@ pub(crate) const CONFIGURATION: u8 = 78;
 /// The lock was lost while the command ran, or `--max-hold` was over; unless told otherwise, the
 /// command was ended.
 pub(crate) const LOCK_LOST: u8 = 79;
+/// The store cannot do what was asked: it has no cells, no shared locks.
+pub(crate) const UNSUPPORTED: u8 = 80;
 /// The command was found but could not be executed.
 pub(crate) const CANNOT_EXECUTE: u8 = 126;
 /// The command was not found.
@@ -53,7 +58,8 @@ pub(crate) fn of(error: &Error) -> u8 {
         | Error::Capacity { .. }
         | Error::Sequencer(_)
         | Error::TicketId(_) => USAGE,
-        Error::Url(_) | Error::Unsupported { .. } => CONFIGURATION,
+        Error::Url(_) => CONFIGURATION,
+        Error::Unsupported { .. } => UNSUPPORTED,
         Error::Unavailable { .. } => UNAVAILABLE,
         Error::Store(e) => of_store(e),
         _ => BUG,
@@ -65,7 +71,8 @@ fn of_store(error: &StoreError) -> u8 {
         ErrorKind::Unavailable | ErrorKind::Full | ErrorKind::SessionOver => UNAVAILABLE,
         ErrorKind::Denied => DENIED,
         ErrorKind::Name => USAGE,
-        ErrorKind::Misconfigured | ErrorKind::Corrupt | ErrorKind::Unsupported(_) => CONFIGURATION,
+        ErrorKind::Misconfigured | ErrorKind::Corrupt => CONFIGURATION,
+        ErrorKind::Unsupported(_) => UNSUPPORTED,
         _ => BUG,
     }
 }
@@ -100,7 +107,7 @@ mod tests {
     fn what_the_user_got_wrong_is_usage_and_what_is_set_up_wrong_is_configuration() {
         assert_eq!(of(&OptionError::new("wait", "no").into()), USAGE);
         assert_eq!(of(&UrlError::new("no").into()), CONFIGURATION);
-        assert_eq!(of(&Error::Unsupported { store: "x", what: "y" }), CONFIGURATION);
+        assert_eq!(of(&Error::Unsupported { store: "x", what: "y" }), UNSUPPORTED);
         assert_eq!(of(&Error::Closed), BUG);
     }
 

@@ -74,6 +74,8 @@ pub(crate) struct Held {
     pub(crate) without: bool,
     /// It had the terminal to its end.
     pub(crate) had_terminal: bool,
+    /// SIGTERM, SIGINT or SIGQUIT was passed on to it.
+    pub(crate) asked_to_end: bool,
 }
 
 impl Hold<'_> {
@@ -121,9 +123,11 @@ impl Hold<'_> {
 
     /// Gives the command back, and takes the terminal from it.
     pub(crate) fn end(self) -> Held {
-        let Self { child, terminal, without, .. } = self;
+        let Self { child, terminal, without, ends, .. } = self;
         let had_terminal = terminal.is_some_and(|terminal| terminal.take_back(child.group()));
-        Held { child, without, had_terminal }
+        // A daemon that has lived on after SIGHUP has reloaded.
+        let asked_to_end = ends.is_some_and(|ends| ends.signal != Signal::SIGHUP);
+        Held { child, without, had_terminal, asked_to_end }
     }
 
     /// Ends the command, unless it is to go on, and tells the loss. Says whether it was ended.

@@ -27,8 +27,9 @@ struct LockView<'a> {
     waiters: Vec<TicketView>,
 }
 
+/// A ticket.
 #[derive(Debug, Serialize)]
-struct TicketView {
+pub(crate) struct TicketView {
     ticket: String,
     mode: ModeView,
     /// The permits taken or asked for; none for a plain lock.
@@ -47,7 +48,7 @@ struct TicketView {
 
 /// Host and process are none for a client of another library.
 #[derive(Debug, Serialize)]
-struct OwnerView {
+pub(crate) struct OwnerView {
     host: Option<String>,
     pid: Option<u32>,
     program: String,

@@ -12,8 +12,11 @@ compile_error!(
      the library runs on any Unix"
 );
 
+mod answer;
 mod arguments;
 mod bench;
+mod cell;
+mod check;
 mod child;
 mod cli;
 mod complete;
@@ -21,10 +24,14 @@ mod config;
 mod daily;
 mod doctor;
 mod duration;
+mod elect;
 mod event;
+mod evict;
 mod exit_code;
 mod failure;
+mod grant;
 mod handover;
+mod held;
 mod hold;
 mod jeopardy;
 mod listing;
@@ -135,6 +142,11 @@ fn work(cli: &Cli) -> Result<End, Failure> {
 async fn verb(cli: &Cli) -> Result<End, Failure> {
     let answer = match &cli.verb {
         Verb::Run(args) => return run::run(args, &cli.common).await,
+        Verb::Check(args) => return check::check(args, &cli.common).await,
+        Verb::Held(args) => return held::held(args, &cli.common).await,
+        Verb::Evict(args) => return evict::evict(args, &cli.common).await,
+        Verb::Cell(what) => return cell::cell(what, &cli.common).await,
+        Verb::Elect(args) => return elect::elect(args, &cli.common).await,
         Verb::Ls { prefix } => ls::ls(prefix, &cli.common).await?,
         Verb::Show { name } => show::show(name, &cli.common).await?,
         Verb::Migrate { print } => migrate::migrate(*print, &cli.common).await?,

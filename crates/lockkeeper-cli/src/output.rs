@@ -76,7 +76,8 @@ pub(crate) fn json_warning(message: &str) -> String {
     stamped_line(json!({ "event": "warning", "message": message }))
 }
 
-fn stamped_line(what: impl Serialize) -> String {
+/// One JSON object on one line, with the version and the time.
+pub(crate) fn stamped_line(what: impl Serialize) -> String {
     let stamped = Stamped { version: JSON_VERSION, at: ago(Duration::ZERO), what };
     // A map with text keys always becomes JSON.
     serde_json::to_string(&stamped).unwrap_or_default() + "\n"

@@ -62,6 +62,8 @@ pub(crate) enum End {
     Code(u8),
     /// As if by this signal.
     Signal(i32),
+    /// The lock was lost, and the command was ended for it. No signal has asked us to end.
+    Lost,
 }
 
 impl End {
@@ -79,6 +81,7 @@ impl End {
     pub(crate) fn exit(self) -> ExitCode {
         match self {
             Self::Code(code) => ExitCode::from(code),
+            Self::Lost => ExitCode::from(exit_code::LOCK_LOST),
             Self::Signal(signal) => {
                 if signal == Signal::SIGINT as i32 {
                     stderr::flush(stderr::EXIT_MAX);
@@ -146,6 +149,15 @@ struct Job<'a> {
 
 /// Takes the lock, runs the command, releases.
 pub(crate) async fn run(args: &Run, common: &Common) -> Result<End, Failure> {
+    work(args, common, false).await
+}
+
+/// The same, but asks for the lock again when it was lost, and starts the command anew.
+pub(crate) async fn lead(args: &Run, common: &Common) -> Result<End, Failure> {
+    work(args, common, true).await
+}
+
+async fn work(args: &Run, common: &Common, again: bool) -> Result<End, Failure> {
     let mut ears = Ears::open().map_err(Failure::bug)?;
     orphans::adopt().map_err(Failure::bug)?;
     let voice = Voice { json: common.json, quiet: common.quiet };
@@ -154,7 +166,7 @@ pub(crate) async fn run(args: &Run, common: &Common) -> Result<End, Failure> {
     let url = store::url(said)?;
     let (lock_delay, live, began) = (args.lock_delay(&url)?, common.verbose == 0, Instant::now());
     let held = AtomicBool::new(false);
-    let job = Job { args, said, url, mode, lock_delay, voice, live, began, held };
+    let mut job = Job { args, said, url, mode, lock_delay, voice, live, began, held };
     // A store that is only just starting is waited for, as a lock is.
     let patience =
         if args.is_impatient() { Duration::ZERO } else { args.wait.unwrap_or(CONNECT_MAX) };
@@ -172,7 +184,12 @@ pub(crate) async fn run(args: &Run, common: &Common) -> Result<End, Failure> {
         signal = ears.interrupt() => return Ok(End::Signal(signal as i32)),
     };
     let end = match &nesting {
-        Nesting::Apart => job.under_lock(&keeper, &mut ears).await,
+        Nesting::Apart => loop {
+            match job.under_lock(&keeper, &mut ears).await {
+                Ok(End::Lost) if again => job.began = Instant::now(),
+                end => break end,
+            }
+        },
         Nesting::Under(_) => Ok(End::Code(0)),
         Nesting::Waits(held) => Err(nested::waits_for_itself(held, mode, args.reentrant)),
     };
@@ -411,7 +428,7 @@ impl Job<'_> {
             jeopardy: Jeopardy::default(),
         };
         let ending = hold.last().await;
-        let Held { mut child, without, had_terminal } = hold.end();
+        let Held { mut child, without, had_terminal, asked_to_end } = hold.end();
         let lost = match ending {
             Ending::Lost => {
                 let _ = timeout(RELEASE_MAX, guard.release()).await;
@@ -423,7 +440,12 @@ impl Job<'_> {
         if let Some(signal) = status.signal().filter(|_| had_terminal) {
             terminal::pass_on(signal);
         }
-        Ok(if lost { End::Code(exit_code::LOCK_LOST) } else { End::like(status) })
+        Ok(match (lost, ending) {
+            (false, _) => End::like(status),
+            (true, Ending::Lost) if !asked_to_end => End::Lost,
+            // It has ended by itself or as it was asked to, and its end was not protected.
+            (true, _) => End::Code(exit_code::LOCK_LOST),
+        })
     }
 
     /// The time between SIGTERM and SIGKILL. Warns if the store keeps a lost lock closed for less

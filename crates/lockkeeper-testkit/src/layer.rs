@@ -196,6 +196,16 @@ pub trait Layer: Send + Sync + 'static {
         self.around(call, move || Store::write(self.inner(), edit.clone()))
     }
 
+    /// See [`Store::write_under`].
+    fn write_under(
+        &self,
+        claim: Claim,
+        bytes: Vec<u8>,
+    ) -> impl Future<Output = StoreResult<Edited>> + Send {
+        let call = Call { op: Op::Write, session: None, ticket: Some(claim.ticket) };
+        self.around(call, move || Store::write_under(self.inner(), claim.clone(), bytes.clone()))
+    }
+
     /// See [`Store::evict`].
     fn evict(
         &self,
@@ -274,6 +284,10 @@ impl<L: Layer> Store for Layered<L> {
 
     async fn write(&self, edit: Edit) -> StoreResult<Edited> {
         self.0.write(edit).await
+    }
+
+    async fn write_under(&self, claim: Claim, bytes: Vec<u8>) -> StoreResult<Edited> {
+        self.0.write_under(claim, bytes).await
     }
 
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {

@@ -17,7 +17,10 @@ pub(crate) fn cases() -> Vec<Case> {
         [Cells] a_read_sees_the_last_write, a_value_outlives_its_lock, a_value_can_be_taken_away,
             names_do_not_share_values, an_evicted_holder_cannot_write,
             an_expired_holder_cannot_write, a_holder_past_its_deadline_writes_no_cell,
-            the_largest_value_fits, a_failed_write_is_told;
+            the_largest_value_fits, a_failed_write_is_told, a_helper_writes_under_the_grant_of_its_holder,
+            a_helper_cannot_write_under_a_grant_that_is_over, a_helpers_write_is_not_the_holders_last_edit,
+            a_helper_cannot_write_under_a_forged_grant;
+        [Cells, Shared] a_helper_cannot_write_under_a_readers_grant;
         [Cells, Fair] a_waiter_cannot_write;
         [Cells, Durable] a_value_outlives_the_process;
     )
@@ -169,5 +172,87 @@ async fn a_failed_write_is_told(w: World) -> Verdict {
     faults.pass_all();
     guard.write(b"two".to_vec()).await?;
     assert_eq!(keeper.read("a").await?.expect("a value").bytes, b"two");
+    Ok(())
+}
+
+/// A program that has the sequencer alone writes as the holder does.
+async fn a_helper_writes_under_the_grant_of_its_holder(w: World) -> Verdict {
+    let (holder, helper) = (w.keeper().await, w.keeper().await);
+    let guard = holder.lock("a").try_now().await?.expect("free");
+    for value in [&b"one"[..], b"two", b"", &[0, 255, 10]] {
+        assert!(helper.write_under(&guard.sequencer(), value).await?);
+        let cell = holder.read("a").await?.expect("a value");
+        assert_eq!((cell.bytes.as_slice(), cell.fence), (value, guard.fence()));
+    }
+    let largest = vec![7; CELL_MAX];
+    assert!(helper.write_under(&guard.sequencer(), largest.clone()).await?);
+    assert!(helper.read("a").await?.expect("a value").bytes == largest);
+    let refused = helper.write_under(&guard.sequencer(), vec![7; CELL_MAX + 1]).await;
+    assert!(matches!(refused, Err(Error::Option(_))), "{refused:?}");
+    Ok(())
+}
+
+/// I14: neither after a release nor after an eviction, whether or not the lock has a new holder.
+async fn a_helper_cannot_write_under_a_grant_that_is_over(w: World) -> Verdict {
+    let (holder, helper) = (w.keeper().await, w.keeper().await);
+    let guard = holder.lock("a").try_now().await?.expect("free");
+    let released = guard.sequencer();
+    assert!(helper.write_under(&released, "mine").await?);
+    guard.release().await?;
+    assert!(!helper.write_under(&released, "late").await?);
+    let guard = holder.lock("a").try_now().await?.expect("free");
+    assert!(!helper.write_under(&released, "later").await?);
+    let evicted = guard.sequencer();
+    assert!(helper.evict("a", guard.ticket()).await?);
+    assert!(!helper.write_under(&evicted, "too late").await?);
+    assert_eq!(helper.read("a").await?.expect("a value").bytes, b"mine");
+    Ok(())
+}
+
+/// The holder's own writes are numbered. One of a helper, which has no number, neither hides the next of them nor
+/// stays hidden itself.
+async fn a_helpers_write_is_not_the_holders_last_edit(w: World) -> Verdict {
+    let (holder, helper) = (w.keeper().await, w.keeper().await);
+    let guard = holder.lock("a").try_now().await?.expect("free");
+    for round in ["one", "two", "three"] {
+        guard.write(format!("holder {round}").into_bytes()).await?;
+        assert!(helper.write_under(&guard.sequencer(), format!("helper {round}")).await?);
+        let cell = holder.read("a").await?.expect("a value");
+        assert_eq!(cell.bytes, format!("helper {round}").into_bytes());
+    }
+    guard.write(b"holder".to_vec()).await?;
+    assert_eq!(helper.read("a").await?.expect("a value").bytes, b"holder");
+    guard.write(None).await?;
+    assert_eq!(helper.read("a").await?, None);
+    assert!(helper.write_under(&guard.sequencer(), "helper").await?);
+    assert_eq!(helper.read("a").await?.expect("a value").bytes, b"helper");
+    Ok(())
+}
+
+/// Neither another fence nor another ticket.
+async fn a_helper_cannot_write_under_a_forged_grant(w: World) -> Verdict {
+    let (holder, store) = (w.keeper().await, w.store().await);
+    let guard = holder.lock("a").try_now().await?.expect("free");
+    let claim = guard.sequencer().claim().clone();
+    let fence = claim.fence + 1;
+    let forged = lockkeeper::store::Claim { fence, ..claim.clone() };
+    assert_eq!(store.write_under(forged, b"x".to_vec()).await?, Edited::NotHeld);
+    let ticket = lockkeeper::TicketId::random();
+    let forged = lockkeeper::store::Claim { ticket, ..claim };
+    assert_eq!(store.write_under(forged, b"x".to_vec()).await?, Edited::NotHeld);
+    assert_eq!(holder.read("a").await?, None);
+    Ok(())
+}
+
+/// A reader's grant is refused, also when its sequencer was changed to look exclusive.
+async fn a_helper_cannot_write_under_a_readers_grant(w: World) -> Verdict {
+    let (holder, store) = (w.keeper().await, w.store().await);
+    let reader = holder.rwlock("a").read().await?;
+    let refused = holder.write_under(&reader.sequencer(), "x").await;
+    assert!(matches!(refused, Err(Error::Option(_))), "{refused:?}");
+    let claim = reader.sequencer().claim().clone();
+    let forged = lockkeeper::store::Claim { mode: lockkeeper::Mode::Exclusive, ..claim };
+    assert_eq!(store.write_under(forged, b"x".to_vec()).await?, Edited::NotHeld);
+    assert_eq!(holder.read("a").await?, None);
     Ok(())
 }

@@ -9,8 +9,11 @@ use crate::{
         sequencer::Sequencer,
         ticket::{Mode, TicketId},
     },
-    session::{hold::Hold, request::check_label},
-    store::{CELL_MAX, Edited, Store as _, Terms},
+    session::{
+        hold::Hold,
+        request::{check_cell, check_label},
+    },
+    store::{Edited, Store as _, Terms},
 };
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -285,18 +288,8 @@ impl Guard {
     /// # Cancel safety
     /// Dropping the future may or may not write; a late copy never undoes a newer write.
     pub async fn write(&self, bytes: impl Into<Option<Vec<u8>>>) -> Result<()> {
-        let (bytes, mode) = (bytes.into(), self.mode());
-        let len = bytes.as_ref().map_or(0, Vec::len);
-        if len > CELL_MAX {
-            let what = format!("a cell has at most {CELL_MAX} bytes, not {len}");
-            return Err(Error::option("cell", what));
-        }
-        if mode.weight() != mode.capacity() {
-            let what = format!(
-                "a cell can be written only under an exclusive lock, and this one is {mode}"
-            );
-            return Err(Error::option("mode", what));
-        }
+        let bytes = bytes.into();
+        check_cell(bytes.as_ref().map_or(0, Vec::len), self.mode())?;
         self.ensure_held()?;
         let edit = self.hold.cell_edit(bytes);
         let edited = self.hold.session().store.write(edit).await?;

@@ -13,8 +13,10 @@ use crate::{
         sequencer::Sequencer,
         ticket::{Mode, Owner, TicketId},
     },
-    session::{keeper_state::KeeperState, own_thread::OwnThread, times::Times},
-    store::{Advice, AnyStore, Capabilities, Cell, LIST_MAX, ListScope, Store},
+    session::{
+        keeper_state::KeeperState, own_thread::OwnThread, request::check_cell, times::Times,
+    },
+    store::{Advice, AnyStore, Capabilities, Cell, Edited, LIST_MAX, ListScope, Store},
 };
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -189,6 +191,44 @@ impl Keeper {
             return Ok(false);
         }
         Ok(self.inner.store.check(sequencer.claim().clone()).await?)
+    }
+
+    /// Writes the lock's cell under a grant of another client, which has passed on its sequencer: check and write
+    /// are one step in the store. Says whether it was written; `false`: the grant is not held any more.
+    ///
+    /// This is for a helper of the holder, as the commands that `lockkeeper run` starts. The holder itself
+    /// writes with [`Guard::write`](crate::Guard::write).
+    ///
+    /// ```
+    /// # use lockkeeper::Keeper;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let keeper = Keeper::connect("memory://doc-write-under").await?;
+    /// let guard = keeper.lock("orders").await?;
+    /// let sequencer = guard.sequencer();                     // travels to a helper
+    /// assert!(keeper.write_under(&sequencer, "up to 4711").await?);
+    /// guard.release().await?;
+    /// assert!(!keeper.write_under(&sequencer, "up to 4712").await?);
+    /// # keeper.close().await; Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Option`] if there are too many bytes or the grant is not exclusive, or the store's error. A
+    /// sequencer of another store is not held here: `false`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may or may not write.
+    pub async fn write_under(
+        &self,
+        sequencer: &Sequencer,
+        bytes: impl Into<Vec<u8>>,
+    ) -> Result<bool> {
+        let (bytes, claim) = (bytes.into(), sequencer.claim());
+        check_cell(bytes.len(), claim.mode)?;
+        if sequencer.store() != self.inner.store.id() {
+            return Ok(false);
+        }
+        let edited = self.inner.store.write_under(claim.clone(), bytes).await?;
+        Ok(edited == Edited::Done)
     }
 
     /// A lock's cell: the small value that belongs to its name, written by

@@ -15,9 +15,12 @@ const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'/')
 ///
 /// A holder sends it along with its requests; the receiver asks [`Keeper::check`] whether the grant
 /// still stands, or compares the fence with the highest one it has seen. It is printable ASCII
-/// without blanks. It gives no rights: a program that has it can check it and nothing else.
+/// without blanks. It is no secret and gives no rights: what a program may do, the store decides by the
+/// credentials of its URL. A program that may use the store can check the grant, and write the name's cell
+/// under it ([`Keeper::write_under`]).
 ///
 /// [`Keeper::check`]: crate::Keeper::check
+/// [`Keeper::write_under`]: crate::Keeper::write_under
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequencer {
     store: StoreId,

@@ -9,7 +9,7 @@ use crate::{
         ticket::{LABEL_MAX, Mode, PERMITS_MAX},
     },
     session::{state::WaitUpdates, times::Times},
-    store::{Manner, Wait},
+    store::{CELL_MAX, Manner, Wait},
 };
 use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -94,6 +94,20 @@ pub(crate) fn check_mode(mode: Mode) -> Result<()> {
         _ => return Ok(()),
     };
     Err(Error::option("permits", wrong))
+}
+
+/// Can a cell have so many bytes, and be written under a grant of this mode?
+pub(crate) fn check_cell(len: usize, mode: Mode) -> Result<()> {
+    if len > CELL_MAX {
+        let what = format!("a cell has at most {CELL_MAX} bytes, not {len}");
+        return Err(Error::option("cell", what));
+    }
+    if mode.weight() != mode.capacity() {
+        let what =
+            format!("a cell can be written only under an exclusive lock, and this one is {mode}");
+        return Err(Error::option("mode", what));
+    }
+    Ok(())
 }
 
 pub(crate) fn check_label(label: &[u8]) -> Result<()> {

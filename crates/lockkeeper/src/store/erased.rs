@@ -88,6 +88,7 @@ twin! {
         async fn check(claim: Claim) -> StoreResult<bool>;
         async fn read(name: Name) -> StoreResult<Option<Cell>>;
         async fn write(edit: Edit) -> StoreResult<Edited>;
+        async fn write_under(claim: Claim, bytes: Vec<u8>) -> StoreResult<Edited>;
         async fn evict(name: Name, ticket: TicketId) -> StoreResult<bool>;
         async fn advice() -> StoreResult<Vec<Advice>>;
     }

@@ -270,6 +270,13 @@ impl State {
         self.lines.get(name)?.iter().enumerate().find(|(_, r)| r.id == ticket)
     }
 
+    fn is_held(&self, claim: &Claim, now: Moment) -> bool {
+        self.row(&claim.name, claim.ticket).is_some_and(|(_, row)| {
+            let live = row.session.is_some() && self.dead_at(row) > now;
+            live && row.fence == Some(claim.fence) && row.mode == claim.mode
+        })
+    }
+
     /// The tickets of a session that are in lines: its own list could have others.
     fn digest(&self, session: SessionId) -> TicketDigest {
         let listed = self.sessions.get(&session).into_iter().flat_map(|local| &local.tickets);
@@ -546,13 +553,7 @@ impl Store for Memory {
     }
 
     async fn check(&self, claim: Claim) -> StoreResult<bool> {
-        Ok(self.with(|state, now| match state.row(&claim.name, claim.ticket) {
-            Some((_, row)) => {
-                let live = row.session.is_some() && state.dead_at(row) > now;
-                live && row.fence == Some(claim.fence) && row.mode == claim.mode
-            }
-            None => false,
-        }))
+        Ok(self.with(|state, now| state.is_held(&claim, now)))
     }
 
     async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
@@ -574,6 +575,16 @@ impl Store for Memory {
                 Some(bytes) => state.cells.insert(edit.place.name, Cell { bytes, fence }),
                 None => state.cells.remove(&edit.place.name),
             };
+            Edited::Done
+        }))
+    }
+
+    async fn write_under(&self, claim: Claim, bytes: Vec<u8>) -> StoreResult<Edited> {
+        Ok(self.with(|state, now| {
+            if !state.is_held(&claim, now) {
+                return Edited::NotHeld;
+            }
+            state.cells.insert(claim.name, Cell { bytes, fence: claim.fence });
             Edited::Done
         }))
     }

@@ -517,6 +517,17 @@ pub trait Store: Send + Sync + 'static {
     /// Check and write are one atomic step.
     fn write(&self, edit: Edit) -> impl Future<Output = StoreResult<Edited>> + Send;
 
+    /// The same for a client that knows the grant and not its session: writes the value that belongs to the
+    /// claim's name, if this exclusive grant is held now.
+    ///
+    /// Such a write has no number among the ticket's edits. So the store never sends a second copy of one that
+    /// may have been carried out: the copy could undo a write that came later.
+    fn write_under(
+        &self,
+        claim: Claim,
+        bytes: Vec<u8>,
+    ) -> impl Future<Output = StoreResult<Edited>> + Send;
+
     /// Ends a ticket of any session. Says whether there was one.
     fn evict(&self, name: Name, ticket: TicketId)
     -> impl Future<Output = StoreResult<bool>> + Send;

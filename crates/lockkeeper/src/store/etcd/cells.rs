@@ -12,7 +12,7 @@ use crate::{
         name::Name,
         ticket::{Mode, Place},
     },
-    store::{Cell, Edit, Edited, StoreResult},
+    store::{Cell, Claim, Edit, Edited, StoreResult},
 };
 
 /// How often a write begins again because the key was written meanwhile.
@@ -86,6 +86,36 @@ impl Etcd {
             };
             if self.client.txn(request, Retry::Never).await?.succeeded {
                 self.sessions.with_ticket(*session, *ticket, |known| known.edit = edit.edit);
+                return Ok(Edited::Done);
+            }
+        }
+        Err(error::contended())
+    }
+
+    /// Writes the cell under a grant of any client. Check and write are one transaction, which also makes sure that
+    /// the cell was not written since it was read. The number of the holder's last edit stays in the cell: the
+    /// holder's next write is a later one all the same.
+    pub(super) async fn put_cell(&self, claim: &Claim, bytes: &[u8]) -> StoreResult<Edited> {
+        let cell = self.keys.cell(&claim.name);
+        for _ in 0..TRIES {
+            let Some(own) = self.claimed(claim).await? else { return Ok(Edited::NotHeld) };
+            let old = self.client.range(txn::one(&cell)).await?.kvs.pop();
+            let edit = old.as_ref().map_or(0, |kv| CellRow::edit_under(&kv.value, claim.fence));
+            let as_read = match &old {
+                Some(kv) => txn::unchanged(&cell, kv.mod_revision),
+                None => txn::absent(&cell),
+            };
+            let value = CellRow::write(claim.fence, edit, Some(bytes));
+            let request = TxnRequest {
+                compare: vec![
+                    txn::leased(&own.key, own.lease),
+                    txn::created(&own.key, own.created),
+                    as_read,
+                ],
+                success: vec![txn::put(&cell, value, 0)],
+                failure: Vec::new(),
+            };
+            if self.client.txn(request, Retry::Never).await?.succeeded {
                 return Ok(Edited::Done);
             }
         }

@@ -198,8 +198,9 @@ impl Etcd {
         Some(Line::new(name, line.capacity()?, tickets.collect()))
     }
 
-    pub(super) async fn check_claim(&self, claim: Claim) -> StoreResult<bool> {
-        let Ok(fence) = i64::try_from(claim.fence) else { return Ok(false) };
+    /// The ticket, if this grant is held now.
+    pub(super) async fn claimed(&self, claim: &Claim) -> StoreResult<Option<LineEntry>> {
+        let Ok(fence) = i64::try_from(claim.fence) else { return Ok(None) };
         let line = txn::all(&self.keys.line(&claim.name));
         let mut requests = vec![RangeRequest { max_create_revision: fence, ..line }];
         if self.keys.is_raw() {
@@ -207,15 +208,16 @@ impl Etcd {
         }
         let mut found = self.client.ranges(requests).await?.1.into_iter();
         let line = found.next().ok_or_else(|| malformed("a line"))?;
-        let line = LineSnapshot::read(&self.keys, &claim.name, line.kvs);
+        let mut line = LineSnapshot::read(&self.keys, &claim.name, line.kvs);
         let at = line.0.iter().position(|e| e.ticket == claim.ticket && !e.is_kept());
-        let Some(at) = at.filter(|at| *at < line.admitted()) else { return Ok(false) };
-        let own = &line.0[at];
+        let Some(at) = at.filter(|at| *at < line.admitted()) else { return Ok(None) };
+        let own = line.0.swap_remove(at);
         let granted = match found.next() {
             Some(raw) => raw.kvs.first().map(|kv| kv.mod_revision),
             None => Some(own.created),
         };
-        Ok(granted == Some(fence) && own.parsed.mode == claim.mode)
+        let is_it = granted == Some(fence) && own.parsed.mode == claim.mode;
+        Ok(is_it.then_some(own))
     }
 
     /// The key of a grant that this handle knows, and its create revision.

@@ -198,7 +198,7 @@ impl Store for Etcd {
     }
 
     async fn check(&self, claim: Claim) -> StoreResult<bool> {
-        self.check_claim(claim).await
+        Ok(self.claimed(&claim).await?.is_some())
     }
 
     async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
@@ -207,6 +207,10 @@ impl Store for Etcd {
 
     async fn write(&self, edit: Edit) -> StoreResult<Edited> {
         self.write_cell(edit).await
+    }
+
+    async fn write_under(&self, claim: Claim, bytes: Vec<u8>) -> StoreResult<Edited> {
+        self.put_cell(&claim, &bytes).await
     }
 
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {

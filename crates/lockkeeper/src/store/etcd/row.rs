@@ -122,6 +122,16 @@ impl CellRow {
         [head.as_bytes(), bytes.unwrap_or_default()].concat()
     }
 
+    /// The number of the edit that wrote this value, if that was under the grant with this fence; else 0.
+    pub(super) fn edit_under(value: &[u8], fence: u64) -> u64 {
+        let stamp = || {
+            let mut words =
+                split(value)?.0.split(' ').map(|word| u64::from_str_radix(word, 16).ok());
+            Some((words.next()??, words.next()??))
+        };
+        stamp().filter(|(by, _)| *by == fence).map_or(0, |(_, edit)| edit)
+    }
+
     pub(super) fn read(value: &[u8]) -> Option<Option<Cell>> {
         let (head, bytes) = split(value)?;
         let mut words = head.split(' ');

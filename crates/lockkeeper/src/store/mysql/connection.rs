@@ -41,7 +41,7 @@ const QUEUE: Duration = Duration::from_secs(8);
 /// For how long connecting may take, to all addresses of a name together.
 const CONNECT: Duration = Duration::from_secs(5);
 
-const LIMITS: Limits = Limits {
+pub(super) const LIMITS: Limits = Limits {
     total: Duration::from_secs(5),
     // A row that another request of ours has locked is free again before that.
     blocked: Duration::from_millis(100),
@@ -173,7 +173,7 @@ impl Pool {
 
 pub(super) struct Connections {
     opts: Opts,
-    clock: Clock,
+    pub(super) clock: Clock,
     pub(super) requests: Pool,
     pub(super) renewals: Pool,
     pub(super) watch: Pool,

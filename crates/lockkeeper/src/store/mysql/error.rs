@@ -16,6 +16,12 @@ pub(super) fn is_missing(e: &StoreError) -> bool {
     matches!(code(e), Some(1146 | 1305))
 }
 
+/// Has `lk_fence_check` found that the grant is not held any more?
+pub(super) fn is_grant_over(e: &StoreError) -> bool {
+    let source = e.source.as_ref().and_then(|source| source.downcast_ref::<ServerError>());
+    source.is_some_and(|source| source.state == "LK003")
+}
+
 /// Does MySQL ask for a right on the whole server, because another user has made the procedures?
 pub(super) fn needs_system_right(e: &StoreError) -> bool {
     code(e) == Some(1227)

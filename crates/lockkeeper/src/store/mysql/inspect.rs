@@ -43,16 +43,7 @@ impl Shared {
     }
 
     pub(super) async fn check(&self, claim: Claim) -> StoreResult<bool> {
-        let (name, ticket) = (bytes(claim.name.as_str()), bytes(claim.ticket.to_bytes()));
-        let params = vec![
-            name.clone(),
-            name,
-            ticket.clone(),
-            ticket,
-            claim.fence.into(),
-            claim.mode.weight().into(),
-            claim.mode.capacity().into(),
-        ];
+        let params = check_params(&claim);
         field(&one(self.ask(&self.statements.check, params).await?)?, "held")
     }
 
@@ -65,6 +56,20 @@ impl Shared {
             ("fence", claim.fence.to_string()),
         ]
     }
+}
+
+/// The parameters of `check.sql`.
+pub(super) fn check_params(claim: &Claim) -> Vec<Value> {
+    let (name, ticket) = (bytes(claim.name.as_str()), bytes(claim.ticket.to_bytes()));
+    vec![
+        name.clone(),
+        name,
+        ticket.clone(),
+        ticket,
+        claim.fence.into(),
+        claim.mode.weight().into(),
+        claim.mode.capacity().into(),
+    ]
 }
 
 fn name_bytes(name: &Name) -> &[u8] {

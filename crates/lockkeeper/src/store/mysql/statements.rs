@@ -23,6 +23,8 @@ pub(super) struct Statements {
     pub(super) evict: LineCall,
     pub(super) check: String,
     pub(super) read: String,
+    pub(super) fence_check: String,
+    pub(super) put_cell: String,
     pub(super) names: String,
     pub(super) list_one: String,
     pub(super) list_range: String,
@@ -52,6 +54,9 @@ impl Statements {
             evict: line_call("lk_evict(?, ?, ?)"),
             check: sql(include_str!("check.sql")),
             read: sql("SELECT bytes, fence FROM lk_cell WHERE name = ?"),
+            fence_check: sql("CALL lk_fence_check(NULL, ?, ?, ?)"),
+            put_cell: sql("INSERT INTO lk_cell(name, bytes, fence) VALUES (?, ?, ?) \
+                 ON DUPLICATE KEY UPDATE bytes = VALUES(bytes), fence = VALUES(fence)"),
             names: sql(include_str!("names.sql")),
             list_one: list("name = ?"),
             list_range: list("name >= ? AND name > ? AND name <= ?"),

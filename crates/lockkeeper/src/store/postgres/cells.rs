@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     model::{name::Name, ticket::Place},
-    store::{Cell, Edit, Edited, StoreResult},
+    store::{Cell, Claim, Edit, Edited, StoreResult, common::repeat::Repeat},
 };
 
 impl Shared {
@@ -21,6 +21,17 @@ impl Shared {
 
     pub(super) async fn write(&self, edit: Edit) -> StoreResult<Edited> {
         self.edit(&self.statements.write, &edit, edit.bytes.as_deref()).await
+    }
+
+    pub(super) async fn write_under(&self, claim: Claim, bytes: Vec<u8>) -> StoreResult<Edited> {
+        let (ticket, fence) = (claim.ticket.to_bytes(), claim.fence.cast_signed());
+        let weight = claim.mode.weight().cast_signed();
+        let capacity = claim.mode.capacity().cast_signed();
+        let name = claim.name.as_str();
+        let values: Values<'_> = &[&name, &&ticket[..], &fence, &weight, &capacity, &bytes];
+        let call = &self.statements.write_under;
+        let held: bool = scalar(&self.requests.call(call, values, Repeat::IfNotApplied).await?)?;
+        Ok(if held { Edited::Done } else { Edited::NotHeld })
     }
 
     pub(super) async fn set_label(&self, edit: Edit) -> StoreResult<Edited> {

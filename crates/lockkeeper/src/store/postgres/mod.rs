@@ -270,6 +270,10 @@ impl Store for Postgres {
         self.0.write(edit).await
     }
 
+    async fn write_under(&self, claim: Claim, bytes: Vec<u8>) -> StoreResult<Edited> {
+        self.0.write_under(claim, bytes).await
+    }
+
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
         self.0.evict(name, ticket).await
     }

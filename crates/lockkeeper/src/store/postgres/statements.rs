@@ -72,6 +72,7 @@ statements! {
     set_label: "SELECT lockkeeper.lk_annotate($1, $2, $3, $4, $5)",
         [TEXT, BYTEA, BYTEA, INT8, BYTEA];
     write: "SELECT lockkeeper.lk_write($1, $2, $3, $4, $5)", [TEXT, BYTEA, BYTEA, INT8, BYTEA];
+    write_under: include_str!("write_under.sql"), [TEXT, BYTEA, INT8, INT4, INT4, BYTEA];
     check: "SELECT lockkeeper.lk_check($1, $2, $3, $4, $5)", [TEXT, BYTEA, INT8, INT4, INT4];
     read: "SELECT bytes, fence FROM lockkeeper.lk_cell WHERE name = $1", [TEXT];
     list: "SELECT * FROM lockkeeper.lk_look($1, $2, $3, $4)", [TEXT, TEXT, TEXT, INT4];

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     model::{name::Name, ticket::Place},
-    store::{Cell, Edit, Edited, StoreResult},
+    store::{Cell, Claim, Edit, Edited, StoreResult},
 };
 
 impl Redis {
@@ -22,6 +22,19 @@ impl Redis {
             Call::new(&SCRIPTS.edit, &[&keys.ends, &keys.sessions, &of_name[0], &of_name[1]]);
         call.arg(ticket.to_string()).arg(hex(*session)).arg(what).arg(edit.edit);
         call.arg(u8::from(edit.bytes.is_some())).arg(edit.bytes.as_deref().unwrap_or_default());
+        match self.run::<i64>(keys, Some(name), &call).await? {
+            1 => Ok(Edited::Done),
+            _ => Ok(Edited::NotHeld),
+        }
+    }
+
+    pub(super) async fn put_cell(&self, claim: &Claim, bytes: &[u8]) -> StoreResult<Edited> {
+        let (keys, name) = (self.keys(&claim.name), &claim.name);
+        let of_name = [keys.tickets(name), keys.cell(name)];
+        let mut call =
+            Call::new(&SCRIPTS.put, &[&keys.ends, &keys.sessions, &of_name[0], &of_name[1]]);
+        call.arg(claim.ticket.to_string()).arg(claim.fence);
+        call.arg(claim.mode.weight()).arg(claim.mode.capacity()).arg(bytes);
         match self.run::<i64>(keys, Some(name), &call).await? {
             1 => Ok(Edited::Done),
             _ => Ok(Edited::NotHeld),

@@ -208,6 +208,10 @@ impl Store for Redis {
         self.edit("cell", &edit).await
     }
 
+    async fn write_under(&self, claim: Claim, bytes: Vec<u8>) -> StoreResult<Edited> {
+        self.put_cell(&claim, &bytes).await
+    }
+
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
         self.evict_ticket(&name, ticket).await
     }

@@ -14,7 +14,7 @@ macro_rules! scripts {
         });
     };
 }
-scripts!(meta, open, join, renew, close, enter, leave, poll, edit, check, show, evict);
+scripts!(meta, open, join, renew, close, enter, leave, poll, edit, put, check, show, evict);
 
 /// The line of a script that the common part replaces. What stands before it needs no function from there:
 /// making these functions costs the server about as much as a command, and the usual case uses none of them.

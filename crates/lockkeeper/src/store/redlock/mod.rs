@@ -217,6 +217,10 @@ impl Store for Redlock {
         Err(self.refused(ErrorKind::Unsupported("cells"), "no such thing"))
     }
 
+    async fn write_under(&self, _: Claim, _: Vec<u8>) -> StoreResult<Edited> {
+        Err(self.refused(ErrorKind::Unsupported("cells"), "no such thing"))
+    }
+
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
         self.evict_ticket(&name, ticket).await
     }

@@ -1,9 +1,12 @@
 //! What belongs to a held ticket: its label, and the cell of its name.
 
-use super::line::{Tx, micros};
+use super::{
+    inspect,
+    line::{Tx, micros},
+};
 use crate::{
     model::ticket::Place,
-    store::{Edit, Edited},
+    store::{Claim, Edit, Edited},
 };
 use rusqlite::{OptionalExtension, Result, Row as SqlRow, params};
 
@@ -36,10 +39,7 @@ impl Tx<'_> {
         }
         let name = edit.place.name.as_str();
         match &edit.bytes {
-            Some(bytes) => {
-                let sql = "INSERT OR REPLACE INTO cell VALUES(?1, ?2, ?3)";
-                self.c.prepare_cached(sql)?.execute(params![name, bytes, held.fence])?;
-            }
+            Some(bytes) => self.put_cell(name, bytes, held.fence)?,
             None => {
                 self.c.prepare_cached("DELETE FROM cell WHERE name = ?1")?.execute([name])?;
             }
@@ -48,6 +48,20 @@ impl Tx<'_> {
         let number = edit.edit.cast_signed();
         self.c.prepare_cached(sql)?.execute(params![name, held.seq, number])?;
         Ok(Edited::Done)
+    }
+
+    pub(super) fn write_under(&self, claim: &Claim, bytes: &[u8]) -> Result<Edited> {
+        if !inspect::check(self.c, claim, self.now)? {
+            return Ok(Edited::NotHeld);
+        }
+        self.put_cell(claim.name.as_str(), bytes, claim.fence.cast_signed())?;
+        Ok(Edited::Done)
+    }
+
+    fn put_cell(&self, name: &str, bytes: &[u8], fence: i64) -> Result<()> {
+        let sql = "INSERT OR REPLACE INTO cell VALUES(?1, ?2, ?3)";
+        self.c.prepare_cached(sql)?.execute(params![name, bytes, fence])?;
+        Ok(())
     }
 
     /// The ticket, if its session holds it now.

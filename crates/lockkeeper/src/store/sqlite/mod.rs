@@ -215,6 +215,10 @@ impl Store for Sqlite {
         self.run(Kind::Write, |tx| tx.write(&edit)).await
     }
 
+    async fn write_under(&self, claim: Claim, bytes: Vec<u8>) -> StoreResult<Edited> {
+        self.run(Kind::Write, |tx| tx.write_under(&claim, &bytes)).await
+    }
+
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
         self.run(Kind::Write, |tx| tx.evict(&name, ticket)).await
     }

@@ -8,7 +8,7 @@ use super::{
     ATTEMPTS, KIND, Zookeeper,
     client::{Code, Error, NodeKind, Reply, Request, if_there},
     data::{TicketData, read_cell, write_cell},
-    error::unavailable,
+    error::{outside_session, unavailable},
     poll::TicketRef,
     queue::TicketNode,
     shard::Shard,
@@ -19,7 +19,7 @@ use crate::{
         name::Name,
         ticket::{Mode, Place},
     },
-    store::{Cell, Edit, Edited, StoreResult, TicketStatus},
+    store::{Cell, Claim, Edit, Edited, StoreResult, TicketStatus},
 };
 use std::sync::Arc;
 
@@ -103,6 +103,29 @@ impl Zookeeper {
                 Err(Error::Refused(Code::NO_NODE)) => self.restore_root().await?,
                 Err(Error::Refused(Code::BAD_VERSION | Code::NODE_EXISTS)) => {}
                 Err(e) => return Err(e.into()),
+            }
+        }
+        Err(unavailable("the cell changes faster than it can be read"))
+    }
+
+    /// Writes the cell under a grant of any client. The write is one with the proof that the ticket's node is there,
+    /// and guarded by the version of the cell that was read.
+    pub(super) async fn put_cell(&self, claim: &Claim, bytes: &[u8]) -> StoreResult<Edited> {
+        let cell = self.config.paths.cell(&claim.name);
+        let value = write_cell(claim.fence, bytes);
+        for _ in 0..ATTEMPTS {
+            let Some(ticket) = self.claimed(claim).await? else { return Ok(Edited::NotHeld) };
+            let [_, old] = self.read_two([Request::sync(&cell), Request::data(&cell)]).await?;
+            let version = if_there(old, Reply::data)?.map(|(_, stat)| stat.version);
+            let mut parts = vec![Request::check(&ticket)];
+            parts.extend(self.change(&cell, Some(&value), version));
+            let written = self.common.ask_one(Request::multi(&parts)).await;
+            match written.and_then(|reply| reply.multi()) {
+                Ok(()) => return Ok(Edited::Done),
+                // The ticket is gone, or the root.
+                Err(Error::Refused(Code::NO_NODE)) => self.restore_root().await?,
+                Err(Error::Refused(Code::BAD_VERSION | Code::NODE_EXISTS)) => {}
+                Err(e) => return Err(outside_session(e)),
             }
         }
         Err(unavailable("the cell changes faster than it can be read"))

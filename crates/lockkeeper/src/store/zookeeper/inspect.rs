@@ -22,19 +22,20 @@ impl Zookeeper {
         Ok(Queue::read(list)?)
     }
 
-    /// Whether this grant is held. A write that a majority agrees upon precedes the read: a server that was
-    /// cut off, or a leader that was replaced, cannot answer it.
-    pub(super) async fn is_held(&self, claim: &Claim) -> StoreResult<bool> {
+    /// The path of the ticket, if this grant is held. A write that a majority agrees upon precedes the read: a
+    /// server that was cut off, or a leader that was replaced, cannot answer it.
+    pub(super) async fn claimed(&self, claim: &Claim) -> StoreResult<Option<String>> {
         let line = self.line(&claim.name)?;
         let proof = Request::multi(&[Request::check(self.config.paths.root())]);
         let [proof, list] = self.read_two([proof, Request::children(&line)]).await?;
         proof?;
         let queue = Queue::read(list)?;
         let held = queue.position(claim.ticket).filter(|at| *at < queue.admitted());
-        let Some(at) = held.filter(|at| queue.0[*at].mode == claim.mode) else { return Ok(false) };
-        let mut answers = self.read_all(&[Request::exists(&queue.path(&line, at))]).await?;
+        let Some(at) = held.filter(|at| queue.0[*at].mode == claim.mode) else { return Ok(None) };
+        let path = queue.path(&line, at);
+        let mut answers = self.read_all(&[Request::exists(&path)]).await?;
         let stat = if_there(answers.pop().unwrap_or(Err(Error::Broken)), Reply::stat)?;
-        Ok(stat.is_some_and(|stat| stat.czxid == claim.fence))
+        Ok(stat.filter(|stat| stat.czxid == claim.fence).map(|_| path))
     }
 
     pub(super) async fn list_locks(&self, which: ListScope) -> StoreResult<Vec<Line>> {

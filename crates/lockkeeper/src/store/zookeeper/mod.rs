@@ -174,7 +174,7 @@ impl Store for Zookeeper {
     }
 
     async fn check(&self, claim: Claim) -> StoreResult<bool> {
-        self.is_held(&claim).await
+        Ok(self.claimed(&claim).await?.is_some())
     }
 
     async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
@@ -183,6 +183,10 @@ impl Store for Zookeeper {
 
     async fn write(&self, edit: Edit) -> StoreResult<Edited> {
         self.edit_cell(edit).await
+    }
+
+    async fn write_under(&self, claim: Claim, bytes: Vec<u8>) -> StoreResult<Edited> {
+        self.put_cell(&claim, &bytes).await
     }
 
     async fn evict(&self, name: Name, ticket: TicketId) -> StoreResult<bool> {
