@@ -53,7 +53,7 @@ fn a_grant_that_is_over_is_told_with_the_reason() {
     let lost = json(&place, &["check", &sequencer], 1);
     assert_eq!((&lost["held"], &lost["why"]), (&false.into(), &"lost".into()));
     assert_eq!(lost["current_fence"], serde_json::Value::Null);
-    let (mut second, newer) = hold(&place, &[], "a");
+    let (mut second, newer) = hold(&place, &["--ttl", "1s"], "a");
     let over = json(&place, &["check", &sequencer], 1);
     assert_eq!(over["why"], "newer_fence");
     assert!(over["current_fence"].as_u64() > over["fence"].as_u64(), "{over}");

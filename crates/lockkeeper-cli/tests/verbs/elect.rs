@@ -13,7 +13,7 @@ const SERVE: &str = "echo $$; echo $LOCKKEEPER_FENCE; read _ || :";
 /// A candidate whose command says its process and its fence.
 fn candidate(place: &Place, flags: &[&str], script: &str) -> Running {
     let tail = ["scheduler", "--", "sh", "-c", script];
-    place.start(&[&["elect", "--kill-after", "0.5"], flags, &tail].concat())
+    place.start(&[&["elect", "--ttl", "1s", "--kill-after", "0.5"], flags, &tail].concat())
 }
 
 fn fence(candidate: &mut Running) -> u64 {
@@ -81,8 +81,18 @@ fn a_signal_ends_the_candidacy() {
 fn a_candidate_that_was_told_to_end_does_not_stand_again() {
     let place = Place::new();
     let script = "trap 'echo told' TERM; echo $$; while :; do read _ || sleep 9; done";
-    let mut leader =
-        place.start(&["elect", "--kill-after", "2s", "scheduler", "--", "sh", "-c", script]);
+    let mut leader = place.start(&[
+        "elect",
+        "--ttl",
+        "1s",
+        "--kill-after",
+        "2s",
+        "scheduler",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
     let command = leader.pid_line();
     leader.signal(Signal::SIGTERM);
     assert_eq!(leader.line(), "told");
@@ -94,7 +104,7 @@ fn a_candidate_that_was_told_to_end_does_not_stand_again() {
 #[test]
 fn a_killed_candidate_takes_its_command_along() {
     let place = Place::new();
-    let mut leader = candidate(&place, &["--ttl", "1s"], SERVE);
+    let mut leader = candidate(&place, &[], SERVE);
     let command = leader.pid_line();
     leader.signal(Signal::SIGKILL);
     let mut next = candidate(&place, &[], SERVE);

@@ -6,10 +6,13 @@ use crate::{
 };
 use std::process::Command;
 
+/// A holder that soon hears of its eviction.
+const QUICK: [&str; 4] = ["--ttl", "1s", "--kill-after", "0.5"];
+
 #[test]
 fn the_holder_is_evicted_and_named() {
     let place = Place::new();
-    let (mut holder, fence) = place.hold(&["--kill-after", "0.5"], "a");
+    let (mut holder, fence) = place.hold(&QUICK, "a");
     let mut waiter = place.start(&["run", "a", "--", "true"]);
     place.await_waiters("a", 1);
     let (said, _) = answer(&place, &["evict", "--yes", "a"], 0);
@@ -24,8 +27,8 @@ fn the_holder_is_evicted_and_named() {
 #[test]
 fn all_readers_are_evicted_and_no_waiter() {
     let place = Place::new();
-    let (mut one, _) = place.hold(&["-s"], "a");
-    let (mut two, _) = place.hold(&["-s"], "a");
+    let (mut one, _) = place.hold(&["-s", "--ttl", "1s"], "a");
+    let (mut two, _) = place.hold(&["-s", "--ttl", "1s"], "a");
     let mut waiter = place.start(&["run", "a", "--", "echo", "ran"]);
     place.await_waiters("a", 1);
     let view = json(&place, &["evict", "-y", "a"], 0);
@@ -38,8 +41,8 @@ fn all_readers_are_evicted_and_no_waiter() {
 #[test]
 fn one_ticket_is_evicted_by_its_id() {
     let place = Place::new();
-    let (mut one, _) = place.hold(&["-s"], "a");
-    let (mut two, _) = place.hold(&["-s"], "a");
+    let (mut one, _) = place.hold(&["-s", "--ttl", "1s"], "a");
+    let (mut two, _) = place.hold(&["-s", "--ttl", "1s"], "a");
     let holders = &place.show("a")["holders"];
     let of = |running: &Running| {
         let pid = running.pid().as_raw();
@@ -86,7 +89,7 @@ fn without_a_terminal_evicting_must_be_confirmed_by_a_flag() {
 #[test]
 fn on_a_terminal_the_question_names_the_holder_and_no_is_the_default() {
     let place = Place::new();
-    let (mut holder, _) = place.hold(&[], "a");
+    let (mut holder, _) = place.hold(&QUICK, "a");
     for (typed, code) in [("\n", 1), ("n\n", 1), ("y\n", 0)] {
         let mut script = Command::new("script");
         let line = format!("{} evict a", env!("CARGO_BIN_EXE_lockkeeper"));

@@ -14,6 +14,8 @@
 //!
 //! `memory://NAME` shares its lines with every keeper of that name in the process, until the last one is gone.
 
+mod inspect;
+
 use super::{
     Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Holder, LIST_MAX, Leave, Left,
     ListScope, Manner, Open, PollScope, Renewal, STRAY_MAX, Store, StoreId, StoreResult, Terms,
@@ -23,7 +25,7 @@ use crate::{
     clock::{Clock, Moment},
     error::{ErrorKind, StoreError},
     model::{
-        line::{Front, LINE_MAX, Line, LineRow, Ticket, settle},
+        line::{Front, LINE_MAX, Line, LineRow, settle},
         name::Name,
         ticket::{Mode, Owner, Place, SessionId, TicketId},
     },
@@ -270,13 +272,6 @@ impl State {
         self.lines.get(name)?.iter().enumerate().find(|(_, r)| r.id == ticket)
     }
 
-    fn is_held(&self, claim: &Claim, now: Moment) -> bool {
-        self.row(&claim.name, claim.ticket).is_some_and(|(_, row)| {
-            let live = row.session.is_some() && self.dead_at(row) > now;
-            live && row.fence == Some(claim.fence) && row.mode == claim.mode
-        })
-    }
-
     /// The tickets of a session that are in lines: its own list could have others.
     fn digest(&self, session: SessionId) -> TicketDigest {
         let listed = self.sessions.get(&session).into_iter().flat_map(|local| &local.tickets);
@@ -400,25 +395,6 @@ impl State {
                 self.settle(&name, now);
             }
         }
-    }
-
-    fn shown_line(&self, name: &Name, now: Moment) -> Option<Line> {
-        let rows = self.lines.get(name)?;
-        let living = rows.iter().filter(|row| self.dead_at(row) > now);
-        let tickets: Vec<Ticket> = living
-            .map(|row| Ticket {
-                id: row.id,
-                mode: row.mode,
-                fence: row.fence,
-                owner: row.session.and_then(|s| Some(self.sessions.get(&s)?.owner.clone())),
-                label: row.note.clone(),
-                entered_ago: now.saturating_since(row.entered),
-                granted_ago: row.granted.map(|at| now.saturating_since(at)),
-                ends_in: self.dead_at(row).saturating_since(now),
-            })
-            .collect();
-        let capacity = tickets.first()?.mode.capacity();
-        Some(Line::new(name.clone(), capacity, tickets))
     }
 }
 
