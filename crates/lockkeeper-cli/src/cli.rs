@@ -296,6 +296,10 @@ pub(crate) struct Run {
     #[arg(long, help_heading = "Losing the lock", value_name = "TIME")]
     #[arg(value_parser = duration::bounded, allow_hyphen_values = true)]
     pub(crate) lock_delay: Option<Duration>,
+
+    /// When the lock was lost: ask for it again, and start the command anew. Only `elect` sets it.
+    #[arg(skip)]
+    pub(crate) stands_again: bool,
 }
 
 /// What becomes of the command when the lock is lost.

@@ -93,8 +93,7 @@ pub(crate) async fn elect(args: &Elect, common: &Common) -> Result<End, Failure>
     if args.observe {
         return observe(&args.name, common).await;
     }
-    let run = args.as_run()?;
-    if args.once { run::run(&run, common).await } else { run::lead(&run, common).await }
+    run::run(&args.as_run()?, common).await
 }
 
 impl Elect {
@@ -105,6 +104,7 @@ impl Elect {
         let matches = cli::Run::augment_args(Command::new("run")).try_get_matches_from(words);
         let run = matches.and_then(|matches| cli::Run::from_arg_matches(&matches));
         let mut run = run.map_err(Failure::bug)?;
+        run.stands_again = !self.once;
         run.label.clone_from(&self.label);
         (run.ttl, run.lock_delay, run.kill_after) = (self.ttl, self.lock_delay, self.kill_after);
         Ok(run)

@@ -149,15 +149,6 @@ struct Job<'a> {
 
 /// Takes the lock, runs the command, releases.
 pub(crate) async fn run(args: &Run, common: &Common) -> Result<End, Failure> {
-    work(args, common, false).await
-}
-
-/// The same, but asks for the lock again when it was lost, and starts the command anew.
-pub(crate) async fn lead(args: &Run, common: &Common) -> Result<End, Failure> {
-    work(args, common, true).await
-}
-
-async fn work(args: &Run, common: &Common, again: bool) -> Result<End, Failure> {
     let mut ears = Ears::open().map_err(Failure::bug)?;
     orphans::adopt().map_err(Failure::bug)?;
     let voice = Voice { json: common.json, quiet: common.quiet };
@@ -166,7 +157,7 @@ async fn work(args: &Run, common: &Common, again: bool) -> Result<End, Failure> 
     let url = store::url(said)?;
     let (lock_delay, live, began) = (args.lock_delay(&url)?, common.verbose == 0, Instant::now());
     let held = AtomicBool::new(false);
-    let mut job = Job { args, said, url, mode, lock_delay, voice, live, began, held };
+    let job = Job { args, said, url, mode, lock_delay, voice, live, began, held };
     // A store that is only just starting is waited for, as a lock is.
     let patience =
         if args.is_impatient() { Duration::ZERO } else { args.wait.unwrap_or(CONNECT_MAX) };
@@ -175,21 +166,16 @@ async fn work(args: &Run, common: &Common, again: bool) -> Result<End, Failure> 
         keeper = builder.connect(&job.url) => keeper?,
         never = job.tell_outage(patience) => match never {},
         // The library lets the first attempt end by itself, and a silent server takes seconds for it.
-        () = job.over(ANSWER_MIN) => return Err(job.silent()),
+        () = job.over(began, ANSWER_MIN) => return Err(job.silent()),
         signal = ears.interrupt() => return Ok(End::Signal(signal as i32)),
     };
     let nesting = tokio::select! {
         nesting = job.nesting(&keeper) => nesting,
-        () = job.over(ANSWER_MIN) => Nesting::Apart,
+        () = job.over(began, ANSWER_MIN) => Nesting::Apart,
         signal = ears.interrupt() => return Ok(End::Signal(signal as i32)),
     };
     let end = match &nesting {
-        Nesting::Apart => loop {
-            match job.under_lock(&keeper, &mut ears).await {
-                Ok(End::Lost) if again => job.began = Instant::now(),
-                end => break end,
-            }
-        },
+        Nesting::Apart => job.under_lock(&keeper, &mut ears).await,
         Nesting::Under(_) => Ok(End::Code(0)),
         Nesting::Waits(held) => Err(nested::waits_for_itself(held, mode, args.reentrant)),
     };
@@ -229,11 +215,11 @@ impl Job<'_> {
     }
 
     /// Waits until the time for asking is over, but for so long at least from the beginning on.
-    async fn over(&self, least: Duration) {
+    async fn over(&self, began: Instant, least: Duration) {
         let Some(limit) = self.limit() else { return pending().await };
         // The library's own end of the wait, which knows more of the reason, comes first.
         let time = limit.max(least).saturating_add(OWN_END);
-        tokio::time::sleep(time.saturating_sub(self.began.elapsed())).await;
+        tokio::time::sleep(time.saturating_sub(began.elapsed())).await;
     }
 
     /// For how long closing may take.
@@ -276,13 +262,19 @@ impl Job<'_> {
     }
 
     async fn under_lock(&self, keeper: &Keeper, ears: &mut Ears) -> Result<End, Failure> {
-        let mut asked = 0;
+        let (mut asked, mut began) = (0, self.began);
         loop {
             asked += 1;
-            let why = match self.turn(keeper, ears).await? {
+            let why = match self.turn(keeper, ears, began).await? {
                 Turn::Granted(guard) => {
                     let _look = daily::look(keeper, &self.url, self.voice);
-                    return self.hold(guard, ears).await;
+                    match self.hold(guard, ears).await? {
+                        End::Lost if self.args.stands_again => {
+                            (asked, began) = (0, Instant::now());
+                            continue;
+                        }
+                        end => return Ok(end),
+                    }
                 }
                 Turn::NotAcquired => return Ok(End::Code(self.args.conflict_exit_code)),
                 Turn::Interrupted(signal) => return Ok(End::Signal(signal as i32)),
@@ -332,7 +324,12 @@ impl Job<'_> {
     }
 
     /// Waits for the lock, as long as is wanted and nobody interrupts.
-    async fn turn(&self, keeper: &Keeper, ears: &mut Ears) -> Result<Turn, Failure> {
+    async fn turn(
+        &self,
+        keeper: &Keeper,
+        ears: &mut Ears,
+        began: Instant,
+    ) -> Result<Turn, Failure> {
         let (name, manner) = (self.args.name.as_str(), self.manner(keeper));
         let mut waiting = Waiting::new(&self.args.name, manner, self.voice, self.live);
         let mut acquire = self.acquire(keeper).on_wait(waiting.ear());
@@ -347,7 +344,7 @@ impl Job<'_> {
             },
             signal = ears.interrupt() => return Ok(Turn::Interrupted(signal)),
             // An attempt that is under way when the patience ends is given its time by the library.
-            () = self.over(self.args.wait.unwrap_or_default().saturating_add(ANSWER_MIN)) => {
+            () = self.over(began, self.args.wait.unwrap_or_default().saturating_add(ANSWER_MIN)) => {
                 return Err(self.silent());
             }
             () = waiting.show(keeper) => None,
@@ -357,7 +354,7 @@ impl Job<'_> {
             self.not_acquired(keeper, self.began.elapsed()).await;
             return Ok(Turn::NotAcquired);
         };
-        let waited = self.began.elapsed();
+        let waited = began.elapsed();
         // On a terminal the line that said so has just gone: the command speaks for itself.
         let words = (waiting.happened() && !waiting.is_live()).then(|| {
             format!("got `{}` after {}", output::printable(name), duration::exact(waited))

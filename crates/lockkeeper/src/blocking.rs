@@ -190,6 +190,11 @@ impl Keeper {
         self.block_on(self.as_async().evict(name, ticket))
     }
 
+    /// As [`crate::Keeper::write_under`], with the same errors.
+    pub fn write_under(&self, sequencer: &Sequencer, bytes: impl Into<Vec<u8>>) -> Result<bool> {
+        self.block_on(self.as_async().write_under(sequencer, bytes))
+    }
+
     /// As [`crate::Keeper::close`]. Dropping the keeper does it too.
     pub fn close(&self) {
         self.block_on(self.as_async().close());

@@ -39,7 +39,7 @@
 //! | one leader, and to know which | [`Keeper::election`] |
 //! | to stop when the lock is lost | [`Acquire::run`], [`Guard::lost`], [`Guard::loss`] |
 //! | to refuse an overtaken writer | [`Guard::fence`], [`Guard::sequencer`] with [`Keeper::check`] |
-//! | a small value under the lock | [`Guard::write`], [`Keeper::read`] |
+//! | a small value under the lock | [`Guard::write`], [`Keeper::write_under`], [`Keeper::read`] |
 //! | to see holders and waiters | [`Keeper::list`], [`Keeper::get`], [`Keeper::watch`] |
 //! | to know what in the server's set-up can hurt locks | [`Keeper::advice`] |
 //! | the same without async | [`blocking::Keeper`] |

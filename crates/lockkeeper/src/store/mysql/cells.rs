@@ -17,11 +17,7 @@ use std::time::Duration;
 /// For how long one statement of a write under another client's grant may take.
 const WRITE_MAX: Duration = Duration::from_secs(5);
 /// How the transaction of such a write begins. It waits for a moment for the ticket's row.
-const BEGIN: [&str; 3] = [
-    "SET SESSION innodb_lock_wait_timeout = 1",
-    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    "START TRANSACTION",
-];
+const BEGIN: [&str; 2] = ["SET SESSION innodb_lock_wait_timeout = 1", "START TRANSACTION"];
 
 impl Shared {
     pub(super) async fn read(&self, name: Name) -> StoreResult<Option<Cell>> {
