@@ -1,6 +1,7 @@
 //! The project's own commands, run as `cargo xtask COMMAND`.
 
 mod dist;
+mod picture;
 mod stores;
 mod test;
 mod tidy;
@@ -26,6 +27,8 @@ commands
   bench [ARGS...]        run the benchmarks with ARGS
   dist                   build what is installed into target/dist: the command, man
                          pages, completions, documents
+  picture                turn a terminal's screen into an SVG:
+                         tmux capture-pane -e -p | cargo xtask picture > docs/img/x.svg
   tidy                   check the rules of this repository that no compiler knows
   help                   show this text
 
@@ -58,6 +61,7 @@ fn run(words: &[&str]) -> Result<ExitCode> {
             workspace::cargo(&[&["run", "--release", "--package", "bench", "--"], args].concat())
         }
         ["dist"] => dist::run(),
+        ["picture"] => picture::run(),
         ["tidy"] => tidy::run(),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

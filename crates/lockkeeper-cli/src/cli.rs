@@ -2,7 +2,7 @@
 
 use crate::{
     arguments, bench, complete, doctor, duration, exit_code, failure::Failure, ls, man, migrate,
-    output, secrets, show, store,
+    output, secrets, show, store, watch,
 };
 use clap::{
     ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint,
@@ -93,7 +93,15 @@ pub(crate) enum Verb {
         #[arg(add = ArgValueCandidates::new(complete::locks))]
         #[arg(default_value = "", hide_default_value = true)]
         prefix: String,
+
+        /// The same as the verb watch
+        #[arg(long)]
+        watch: bool,
     },
+
+    /// Watch locks: a live view on a terminal, JSON Lines elsewhere
+    #[command(after_long_help = watch::HELP)]
+    Watch(watch::Args),
 
     /// Show one lock: who holds it, who waits for it, since when
     #[command(after_long_help = show::HELP)]

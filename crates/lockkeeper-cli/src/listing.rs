@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// The answer.
 #[derive(Debug, Serialize)]
-struct Listing<'a> {
+pub(crate) struct Listing<'a> {
     locks: Vec<LockView<'a>>,
     /// What the store's listing does not show, in words; none if it shows all.
     not_shown: Option<&'a str>,
@@ -74,6 +74,12 @@ fn known(ticket: &Ticket, time: Duration) -> Option<Duration> {
     (!foreign || !time.is_zero()).then_some(time)
 }
 
+impl<'a> Listing<'a> {
+    pub(crate) fn new(lines: &'a [Line], not_shown: Option<&'a str>) -> Self {
+        Self { locks: lines.iter().map(Into::into).collect(), not_shown }
+    }
+}
+
 impl<'a> From<&'a Line> for LockView<'a> {
     fn from(line: &'a Line) -> Self {
         Self {
@@ -120,6 +126,5 @@ impl From<&Owner> for OwnerView {
 
 /// The lines as one JSON object.
 pub(crate) fn json(lines: &[Line], not_shown: Option<&str>) -> Result<String, Failure> {
-    let listing = Listing { locks: lines.iter().map(Into::into).collect(), not_shown };
-    output::json_answer(listing).map_err(Failure::bug)
+    output::json_answer(Listing::new(lines, not_shown)).map_err(Failure::bug)
 }

@@ -70,7 +70,7 @@ pub(crate) fn dash() -> String {
 }
 
 /// How the line is held: "exclusive", "shared by 3", "2 of 4 permits".
-fn state(line: &Line) -> String {
+pub(crate) fn state(line: &Line) -> String {
     let taken: u32 = line.holders().map(|t| t.mode.weight()).sum();
     match line.holders().next().map(|t| t.mode) {
         None => "waiting".to_owned(),
@@ -95,7 +95,7 @@ pub(crate) fn held_words(ticket: &Ticket) -> String {
 }
 
 /// The first of the holders, and how many more there are.
-fn holder(line: &Line) -> String {
+pub(crate) fn holder(line: &Line) -> String {
     let Some(first) = line.holders().next() else { return dash() };
     let name = first.owner.as_ref().map_or_else(kept, |owner| printable(&owner.to_string()));
     match line.holders().count() - 1 {

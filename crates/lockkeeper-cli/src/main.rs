@@ -55,6 +55,7 @@ mod supervisor;
 mod suspend;
 mod terminal;
 mod waiting;
+mod watch;
 
 use cli::{Cli, Color, Common, Verb};
 use failure::Failure;
@@ -147,7 +148,11 @@ async fn verb(cli: &Cli) -> Result<End, Failure> {
         Verb::Evict(args) => return evict::evict(args, &cli.common).await,
         Verb::Cell(what) => return cell::cell(what, &cli.common).await,
         Verb::Elect(args) => return elect::elect(args, &cli.common).await,
-        Verb::Ls { prefix } => ls::ls(prefix, &cli.common).await?,
+        Verb::Watch(args) => return watch::watch(args, &cli.common).await,
+        Verb::Ls { watch: true, prefix } => {
+            return watch::watch(&watch::Args::of(prefix), &cli.common).await;
+        }
+        Verb::Ls { prefix, .. } => ls::ls(prefix, &cli.common).await?,
         Verb::Show { name } => show::show(name, &cli.common).await?,
         Verb::Migrate { print } => migrate::migrate(*print, &cli.common).await?,
         Verb::Doctor(args) => return doctor::doctor(args, &cli.common).await,

@@ -33,6 +33,7 @@ pub(crate) const START_MAX: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(1);
 
 static JSON: AtomicBool = AtomicBool::new(false);
+static LOG_MUTED: AtomicBool = AtomicBool::new(false);
 static QUEUE: Queue = Queue::new();
 static THREAD: OnceLock<()> = OnceLock::new();
 
@@ -44,6 +45,11 @@ pub(crate) fn speak_json() {
 /// Was [JSON](speak_json) chosen?
 pub(crate) fn speaks_json() -> bool {
     JSON.load(Ordering::Relaxed)
+}
+
+/// Drops the log, or no longer: while a whole screen is drawn on the terminal that it would go to.
+pub(crate) fn mute_log(muted: bool) {
+    LOG_MUTED.store(muted, Ordering::Relaxed);
 }
 
 /// Says a text. Never blocks.
@@ -79,7 +85,9 @@ pub(crate) struct Log;
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        put(bytes.to_vec(), LOG_MAX);
+        if !LOG_MUTED.load(Ordering::Relaxed) {
+            put(bytes.to_vec(), LOG_MAX);
+        }
         Ok(bytes.len())
     }
 

@@ -11,7 +11,7 @@ use std::{
     process::{Command, ExitCode, Output, Stdio},
     time::{Duration, Instant},
 };
-use support::{Place, Running};
+use support::{Place, Running, pty::Pty};
 use testkit::trials;
 
 macro_rules! tests {
@@ -26,6 +26,7 @@ fn main() -> ExitCode {
             a_store_that_starts_late_is_waited_for,
             a_store_that_is_away_ends_a_single_attempt_at_once,
             a_waiter_tells_an_outage_and_its_end_once,
+            watch_tells_an_outage_and_goes_on,
             a_single_attempt_on_a_silent_store_speaks_of_no_wait,
             plain_string_locks_are_contended_for,
             a_plain_string_lock_sets_no_fence,
@@ -174,6 +175,22 @@ fn a_waiter_tells_an_outage_and_its_end_once(site: &mut Site) -> Result<()> {
     ensure!(waiter.line() == "ran" && waiter.code() == 0);
     let rest: Vec<String> = said.collect();
     ensure!(rest.len() == 1 && rest[0].contains("got `a`"), "{rest:?}");
+    Ok(())
+}
+
+fn watch_tells_an_outage_and_goes_on(site: &mut Site) -> Result<()> {
+    let view = Pty::start(&site.lockkeeper(&site.url(), &["watch"]), 100, 24);
+    view.shows("● live");
+    let (mut lines, _) = start(&mut site.lockkeeper(&site.url(), &["watch", "--json"]));
+    ensure!(lines.line().contains("\"event\":\"snapshot\""));
+    site.server.freeze()?;
+    view.shows("▲ the store has not answered for ");
+    let line = lines.line();
+    ensure!(line.contains("\"event\":\"outage\""), "{line}");
+    site.server.thaw()?;
+    view.shows("● live");
+    let line = lines.line();
+    ensure!(line.contains("\"event\":\"answers\""), "{line}");
     Ok(())
 }
 

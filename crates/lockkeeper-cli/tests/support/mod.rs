@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 pub(crate) mod proxied;
+pub(crate) mod pty;
 
 use assert_cmd::assert::{Assert, OutputAssertExt as _};
 use nix::{
