@@ -126,7 +126,7 @@ impl Keeper {
     /// Only reads.
     pub async fn advice(&self) -> Result<Vec<Advice>> {
         let mut advice = self.inner.store.advice().await?;
-        advice.sort_by(|one, other| other.severity.cmp(&one.severity));
+        advice.sort_by_key(|advice| std::cmp::Reverse(advice.severity));
         Ok(advice)
     }
 

@@ -45,7 +45,7 @@ fn judge_nodes(findings: &mut Findings, nodes: usize, told: usize) {
         "start them, or take them out of every client's URL",
     );
     findings.add_if(
-        nodes == 2 || nodes > 2 && nodes % 2 == 0,
+        nodes > 0 && nodes.is_multiple_of(2),
         "even-servers",
         Severity::Information,
         format!("the number of servers, {nodes}, is even"),
