@@ -3,8 +3,9 @@
 use super::verdict::Verdict;
 use lockkeeper::{Advice, Capabilities, Severity};
 
+type Has = fn(&Capabilities) -> bool;
 /// One capability: its name in JSON, and in words when it is there or is missing.
-type Can = (&'static str, fn(&Capabilities) -> bool, &'static str);
+type Can = (&'static str, Has, &'static str);
 
 const CAN: &[Can] = &[
     ("fair", |can| can.fair, "waiting in line"),
@@ -17,7 +18,7 @@ const CAN: &[Can] = &[
 ];
 
 /// What outlives what is told apart from what the store can do.
-const OUTLIVES: &[(&str, fn(&Capabilities) -> bool)] = &[
+const OUTLIVES: &[(&str, Has)] = &[
     ("durable", |can| can.durable),
     ("survives_failover", |can| can.survives_failover),
     ("sessions_shared", |can| can.sessions_shared),
