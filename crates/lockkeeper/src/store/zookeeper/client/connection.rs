@@ -1,9 +1,7 @@
 //! One connection to one server. Answers come in the order of the requests, so several requests can
 //! be sent at once and cost one round trip.
 //!
-//! The task that asks writes to the stream itself: to wake the connection's task for it would cost a
-//! task switch for each request. The connection's task reads the answers, and writes only what the
-//! stream did not take at once.
+//! A task of its own writes what callers send, and reads the answers.
 
 use super::{
     Answer, Error, Reply,
@@ -19,26 +17,20 @@ use crate::{
 };
 use std::{
     collections::VecDeque,
-    future::poll_fn,
     io,
-    mem::MaybeUninit,
-    pin::Pin,
     sync::{
         Arc, MutexGuard,
         atomic::{AtomicI64, Ordering},
     },
-    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 use tokio::{
-    io::{AsyncRead as _, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf},
-    sync::{Notify, oneshot},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, BufReader, WriteHalf, split},
+    sync::{Notify, mpsc, oneshot},
 };
 
 /// Longer than any answer to us: the list of a line of the greatest length is a tenth of it.
 const FRAME_MAX: usize = 64 << 20;
-/// How much is read at once.
-const READ_BYTES: usize = 8 << 10;
 
 /// Is called with the path of each watch that fires.
 pub(crate) type PushHandler = Arc<dyn Fn(&str) + Send + Sync>;
@@ -88,7 +80,7 @@ pub(super) async fn shake_hands(
     Ok(Handshaken::Accepted(response))
 }
 
-async fn read_frame(stream: &mut dyn Stream) -> io::Result<Vec<u8>> {
+async fn read_frame(stream: &mut (impl AsyncRead + Unpin + ?Sized)) -> io::Result<Vec<u8>> {
     let mut length = [0; 4];
     stream.read_exact(&mut length).await?;
     let length = u32::from_be_bytes(length) as usize;
@@ -107,6 +99,7 @@ struct Shared {
     state: Mutex<State>,
     /// A request was sent while none was pending.
     first_sent: Notify,
+    hung_up: Notify,
 }
 
 struct State {
@@ -114,40 +107,8 @@ struct State {
     last_answer: Moment,
     next_xid: i32,
     pending: VecDeque<Pending>,
-    /// `None` when the connection is broken.
-    wire: Option<Wire>,
-    /// Wakes the connection's task.
-    task: Option<Waker>,
-}
-
-/// A stream, and the bytes that it has not taken yet.
-struct Wire {
-    stream: Box<dyn Stream>,
-    unsent: Vec<u8>,
-    /// The stream took no more. The connection's task writes on when it does; until then no other task
-    /// writes.
-    blocked: bool,
-}
-
-impl Wire {
-    fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.unsent.is_empty() {
-            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.unsent))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                taken => drop(self.unsent.drain(..taken)),
-            }
-        }
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    /// Says how many bytes came; none if the server has hung up.
-    fn read(&mut self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-        let mut piece = [MaybeUninit::uninit(); READ_BYTES];
-        let mut piece = ReadBuf::uninit(&mut piece);
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut piece))?;
-        into.extend_from_slice(piece.filled());
-        Poll::Ready(Ok(piece.filled().len()))
-    }
+    /// To the connection's task; `None` when the connection is broken.
+    outgoing: Option<mpsc::UnboundedSender<Vec<u8>>>,
 }
 
 struct Pending {
@@ -174,20 +135,25 @@ impl Connection {
         settings: Settings,
         on_end: impl FnOnce() + Send + 'static,
     ) -> Self {
+        let (outgoing, requests) = mpsc::unbounded_channel();
         let state = State {
             last_answer: settings.clock.now(),
             next_xid: 1,
             pending: VecDeque::new(),
-            wire: Some(Wire { stream, unsent: Vec::new(), blocked: false }),
-            task: None,
+            outgoing: Some(outgoing),
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), first_sent: Notify::new() });
+        let (first_sent, hung_up) = Default::default();
+        let shared = Arc::new(Shared { state: Mutex::new(state), first_sent, hung_up });
         let driven = Arc::clone(&shared);
         tokio::spawn(async move {
             // A drop guard, because a runtime that ends drops the task half-way.
             let end = End(driven, Some(on_end));
+            let (reads, writes) = split(stream);
             tokio::select! {
-                () = read_answers(&end.0, &settings) => {}
+                biased;
+                () = end.0.hung_up.notified() => {}
+                () = write_requests(requests, writes) => {}
+                () = read_answers(&end.0, &settings, reads) => {}
                 () = answer_overdue(&end.0, &settings) => {}
             }
         });
@@ -203,28 +169,21 @@ impl Connection {
     ) -> Option<Vec<oneshot::Receiver<Answer>>> {
         let mut guard = self.0.state();
         let state = &mut *guard;
-        let wire = state.wire.as_mut()?;
-        let mut answers = Vec::with_capacity(requests.len());
+        let outgoing = state.outgoing.as_ref()?;
+        let (mut bytes, mut answers) = (Vec::new(), Vec::with_capacity(requests.len()));
         let idle = state.pending.is_empty();
         for request in requests {
             let xid = state.next_xid;
             state.next_xid = xid.checked_add(1).unwrap_or(1);
-            request.write(xid, &mut wire.unsent);
+            request.write(xid, &mut bytes);
             let (answer, receiver) = oneshot::channel();
             state.pending.push_back(Pending { xid, sent: now, answer });
             answers.push(receiver);
         }
-        // Under the lock, so that the order on the wire is that of the list.
-        let mut task = None;
-        if !wire.blocked {
-            let written = wire.write(&mut Context::from_waker(Waker::noop()));
-            wire.blocked = !matches!(written, Poll::Ready(Ok(())));
-            task = state.task.take_if(|_| wire.blocked);
-        }
+        // Under the lock, so that the order on the wire is that of the list. If the task has ended, so has the
+        // wait for the answers.
+        let _ = outgoing.send(bytes);
         drop(guard);
-        if let Some(task) = task {
-            task.wake();
-        }
         if idle {
             self.0.first_sent.notify_one();
         }
@@ -262,29 +221,8 @@ impl Shared {
     }
 
     fn hang_up(&self) {
-        let (wire, task) = {
-            let mut state = self.state();
-            (state.wire.take(), state.task.take())
-        };
-        drop(wire);
-        if let Some(task) = task {
-            task.wake();
-        }
-    }
-
-    /// Writes what is left to write, and reads. A broken connection reads as one that the server has ended.
-    fn exchange(&self, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        let Some(wire) = &mut state.wire else { return Poll::Ready(Ok(0)) };
-        if wire.blocked {
-            wire.blocked = wire.write(cx)?.is_pending();
-        }
-        let read = wire.read(cx, into);
-        if read.is_pending() {
-            state.task.get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
-        }
-        read
+        self.state().outgoing = None;
+        self.hung_up.notify_one();
     }
 
     /// Since when no answer has come although requests are pending.
@@ -323,24 +261,25 @@ impl Shared {
     }
 }
 
-/// Ends when the server hangs up or breaks the protocol, when the stream fails, or when the connection
-/// was dropped.
-async fn read_answers(shared: &Shared, settings: &Settings) {
-    let mut bytes = Vec::with_capacity(READ_BYTES);
-    while matches!(poll_fn(|cx| shared.exchange(cx, &mut bytes)).await, Ok(1..)) {
-        let mut at = 0;
-        while let Some((length, rest)) = bytes[at..].split_at_checked(4) {
-            let length = u32::from_be_bytes(length.try_into().expect("four bytes")) as usize;
-            if length > FRAME_MAX {
-                return;
-            }
-            let Some(frame) = rest.get(..length) else { break };
-            if shared.take(frame, settings).is_none() {
-                return;
-            }
-            at += 4 + length;
+/// Ends when the server hangs up or breaks the protocol, or when the stream fails.
+async fn read_answers(shared: &Shared, settings: &Settings, stream: impl AsyncRead + Unpin) {
+    let mut stream = BufReader::new(stream);
+    while let Ok(frame) = read_frame(&mut stream).await {
+        if shared.take(&frame, settings).is_none() {
+            return;
         }
-        bytes.drain(..at);
+    }
+}
+
+/// Ends when the stream fails.
+async fn write_requests(
+    mut requests: mpsc::UnboundedReceiver<Vec<u8>>,
+    mut stream: WriteHalf<Box<dyn Stream>>,
+) {
+    while let Some(bytes) = requests.recv().await {
+        if stream.write_all(&bytes).await.is_err() || stream.flush().await.is_err() {
+            return;
+        }
     }
 }
 
@@ -364,7 +303,7 @@ async fn answer_overdue(shared: &Shared, settings: &Settings) {
 mod tests {
     use super::*;
 
-    /// The connection's task writes what the stream does not take at once. Time stands still as long as
+    /// The stream takes little at a time. Time stands still as long as
     /// any task can run, so the test fails if one of them waits for time to pass.
     #[tokio::test(start_paused = true)]
     async fn requests_reach_a_slow_server_in_their_order() {
