@@ -354,6 +354,20 @@ impl StoreUrl {
         }
     }
 
+    /// The user of an authority, and the password, which may also be in the file of `password_file=`.
+    #[cfg(any(feature = "etcd", feature = "zookeeper"))]
+    pub(crate) fn credentials(
+        &mut self,
+        authority: &mut Authority,
+    ) -> Result<Option<(String, String)>> {
+        let password = self.take_file("password_file")?.or(authority.password.take());
+        match (authority.user.take(), password) {
+            (Some(user), Some(password)) => Ok(Some((user, password))),
+            (None, None) => Ok(None),
+            _ => Err(Error::url("a user and a password belong together")),
+        }
+    }
+
     pub(crate) fn authority(&self) -> Result<Authority> {
         Authority::parse(self.rest.strip_prefix("//").unwrap_or(&self.rest))
     }

@@ -27,7 +27,7 @@ testkit::tests! {
         in_a_line_a_lock_passes_on_without_a_read,
         a_withdrawn_ticket_is_never_granted,
         however_many_wait_in_eight_processes_a_release_wakes_one,
-        ten_thousand_locks_are_kept_by_eleven_leases;
+        ten_thousand_locks_are_kept_by_one_lease;
 }
 
 /// What the server has counted: requests and messages by method, and other numbers by name.
@@ -317,7 +317,7 @@ async fn however_many_wait_in_eight_processes_a_release_wakes_one(server: Runnin
     );
 }
 
-async fn ten_thousand_locks_are_kept_by_eleven_leases(server: Running) {
+async fn ten_thousand_locks_are_kept_by_one_lease(server: Running) {
     let ttl = Duration::from_secs(9);
     let keeper = Keeper::builder().ttl(ttl).connect(server.url()).await.expect("it answers");
     let mut tasks = JoinSet::new();
@@ -340,7 +340,7 @@ async fn ten_thousand_locks_are_kept_by_eleven_leases(server: Running) {
     let messages = |counts: &HashMap<String, u64>| counts["messages of LeaseKeepAlive"];
     let sent = messages(&counted(&server)) - messages(&before);
     // A renewal may have begun after the others were counted.
-    assert!(sent <= 11 * (renewals() + 1), "{sent} keep-alives in {} renewals", renewals());
+    assert!(sent <= renewals() + 1, "{sent} keep-alives in {} renewals", renewals());
     assert!(guards.iter().all(Guard::is_held));
     soon("the end", keeper.close()).await;
 }

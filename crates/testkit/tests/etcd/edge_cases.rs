@@ -1,5 +1,5 @@
-//! What happens rarely to locks on etcd: requests whose answers do not come, leases that are older than
-//! they seem, sessions that several handles act for, servers that are full or want a new token.
+//! What happens rarely to locks on etcd: requests whose answers do not come, sessions that several
+//! handles act for, servers that are full or want a new token.
 
 use lockkeeper::{
     ErrorKind, Keeper, Mode, Name, Store as _, TicketId,
@@ -22,7 +22,6 @@ use tokio::task::JoinSet;
 testkit::tests! {
     [servers::ETCD] =>
         a_copy_sent_to_a_silent_endpoint_becomes_no_ghost,
-        a_lease_that_was_left_half_way_is_renewed_before_it_is_used,
         a_repeated_leave_does_not_end_the_next_ticket_in_the_same_slot,
         tickets_that_share_a_slot_stand_side_by_side,
         an_enter_whose_session_is_forgotten_meanwhile_is_answered,
@@ -65,12 +64,10 @@ fn time_left(server: &Running, lease: i64) -> i64 {
     answer["TTL"].as_str().expect("a number").parse().expect("a number")
 }
 
-/// The id of one of a session's leases: written down here once more, because others may rely on it.
-fn lease(session: SessionId, shard: u64) -> i64 {
+/// The id of a session's lease: written down here once more, because others may rely on it.
+fn lease(session: SessionId) -> i64 {
     let half: [u8; 8] = session.to_bytes()[..8].try_into().expect("eight bytes");
-    let spread =
-        u64::from_be_bytes(half).wrapping_add(shard.wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 1;
-    i64::try_from(spread).expect("63 bits")
+    i64::try_from(u64::from_be_bytes(half) >> 1).expect("63 bits")
 }
 
 /// The first endpoint is silent, so the request goes to the second one, and is answered there. What was
@@ -90,34 +87,6 @@ async fn a_copy_sent_to_a_silent_endpoint_becomes_no_ghost(server: Running) {
     let late = enter().await.expect_err("as if the copy came now");
     assert_eq!(late.kind, ErrorKind::TicketClosed);
     assert_eq!(length(&store, "a").await, 0);
-}
-
-/// Another handle began to take one more lease for a session, long ago, and could not finish.
-async fn a_lease_that_was_left_half_way_is_renewed_before_it_is_used(server: Running) {
-    const TTL: Duration = Duration::from_secs(5);
-    let store = store(server.url()).await;
-    let raw = RawSession::open_for(&store, TTL, Duration::ZERO).await;
-    let mut tasks = JoinSet::new();
-    for task in 0..20 {
-        let raw = raw.clone();
-        tasks.spawn(async move {
-            for i in 0..50 {
-                raw.take(&format!("{task} {i}")).await;
-            }
-        });
-    }
-    soon("a thousand locks", tasks.join_all()).await;
-    assert!(raw.lives().await);
-    let second = lease(raw.session, 1);
-    ask(&server, "/v3/lease/grant", &json!({ "ID": second, "TTL": TTL.as_secs() }));
-    eventually("it is nearly over", async || {
-        assert!(raw.lives().await);
-        time_left(&server, second) <= 2
-    })
-    .await;
-    raw.take("one more").await;
-    let left = time_left(&server, second);
-    assert!(left >= 3, "the new ticket has {left} s left");
 }
 
 /// A ticket whose id ends so, and which therefore has the same slot as all others that do.
@@ -271,7 +240,7 @@ async fn a_record_that_proves_nothing_is_no_right_to_close_a_session(server: Run
     for value in ["bGsxIDEyMDAwMCAwIDcgaGVyZSBoYW5kCg==", "anVuaw=="] {
         let owner = RawSession::open(&here).await;
         let held = owner.take("a").await;
-        let record = format!("lockkeeper/s/{:016x}/0", lease(owner.session, 0));
+        let record = format!("lockkeeper/s/{:016x}/0", lease(owner.session));
         let all = ask(&server, "/v3/kv/range", &json!({ "key": "AA==", "range_end": "AA==" }));
         let mut keys = all["kvs"].as_array().expect("keys").iter().map(|kv| &kv["key"]);
         let key = keys.find(|key| decoded(key.as_str().expect("text")) == record.as_bytes());
@@ -320,7 +289,7 @@ async fn a_session_in_its_lock_delay_is_over_for_every_handle(server: Running) {
     let one = RawSession::open_for(&here, ttl, delay).await;
     one.take("a").await;
     eventually("its TTL passes", async || {
-        time_left(&server, lease(one.session, 0)) < i64::try_from(delay.as_secs()).expect("small")
+        time_left(&server, lease(one.session)) < i64::try_from(delay.as_secs()).expect("small")
     })
     .await;
     let two = RawSession { store: there, ..one.clone() };

@@ -14,9 +14,13 @@ pub(crate) mod join;
 pub(crate) mod layout;
 #[cfg(feature = "postgres")]
 pub(crate) mod reconnect;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+pub(crate) mod refusal;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod repeat;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(crate) mod server_clock;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+pub(crate) mod text;
 #[cfg(feature = "_tls")]
 pub(crate) mod tls;

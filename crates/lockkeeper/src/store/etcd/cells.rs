@@ -22,7 +22,6 @@ const TRIES: usize = 8;
 struct Held {
     key: Vec<u8>,
     created: i64,
-    lease: i64,
     mode: Mode,
     fence: u64,
 }
@@ -33,16 +32,10 @@ impl Etcd {
     async fn held(&self, place: &Place) -> StoreResult<Option<Held>> {
         let Place { session, name, ticket } = place;
         let known = self.sessions.ticket(*session, *ticket);
-        if let Some(LocalTicket {
-            fence: Some(fence),
-            created: Some(created),
-            key,
-            lease,
-            mode,
-            ..
-        }) = known
+        if let Some(LocalTicket { fence: Some(fence), created: Some(created), key, mode, .. }) =
+            known
         {
-            return Ok(Some(Held { key, created, lease, mode, fence }));
+            return Ok(Some(Held { key, created, mode, fence }));
         }
         if !self.is_owner(*session).await? {
             return Ok(None);
@@ -53,7 +46,6 @@ impl Etcd {
         Ok(fence.map(|fence| Held {
             key: own.key.clone(),
             created: own.created,
-            lease: own.lease,
             mode: own.parsed.mode,
             fence,
         }))
@@ -139,10 +131,10 @@ impl Etcd {
         let cell = self.keys.cell(&edit.place.name);
         let value = CellRow::write(held.fence, edit.edit, edit.bytes.as_deref());
         // That a value was taken away is remembered for as long as an older write may come.
-        let lease = if edit.bytes.is_some() { 0 } else { held.lease };
+        let own = public_id(edit.place.session);
+        let lease = if edit.bytes.is_some() { 0 } else { own };
         let put = txn::put(&cell, value, lease);
-        let is_held =
-            vec![txn::leased(&held.key, held.lease), txn::created(&held.key, held.created)];
+        let is_held = vec![txn::leased(&held.key, own), txn::created(&held.key, held.created)];
         let and = |compare| [is_held.clone(), vec![compare]].concat();
         let first_write = TxnRequest {
             compare: and(txn::absent(&cell)),
@@ -164,7 +156,7 @@ impl Etcd {
         }
         // If the ticket is held, this write or a later one is in the cell already.
         let key = first_write.range()?.kvs.pop();
-        let is_it = |kv: &KeyValue| (kv.lease, kv.create_revision) == (held.lease, held.created);
+        let is_it = |kv: &KeyValue| (kv.lease, kv.create_revision) == (own, held.created);
         Ok(if key.as_ref().is_some_and(is_it) { Edited::Done } else { Edited::NotHeld })
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Config {
 
 impl Config {
     pub(super) fn from_url(mut url: StoreUrl) -> Result<Self> {
-        let authority = url.authority()?;
+        let mut authority = url.authority()?;
         let root = url.take("prefix").unwrap_or_else(|| "lockkeeper".to_owned());
         if root.is_empty() {
             return Err(Error::url_option("prefix", "prefix= must not be empty"));
@@ -38,18 +38,14 @@ impl Config {
                 "compact= is how long the history stays, one second at least: write compact=1h";
             return Err(Error::url(what));
         }
-        let password = url.take_file("password_file")?.or(authority.password);
+        let credentials = url.credentials(&mut authority)?;
+        let credentials = credentials.map(|(user, password)| Credentials { user, password });
         let tls = tls(&mut url)?;
         url.finish(OPTIONS)?;
         if !authority.path.is_empty() {
             let what = "etcd:// has no path; put prefix=NAME behind a question mark";
             return Err(Error::url(what));
         }
-        let credentials = match (authority.user, password) {
-            (Some(user), Some(password)) => Some(Credentials { user, password }),
-            (None, None) => None,
-            _ => return Err(Error::url("a user and a password belong together")),
-        };
         let endpoint = |(host, port): (String, Option<u16>)| Endpoint {
             host,
             port: port.unwrap_or(PORT),

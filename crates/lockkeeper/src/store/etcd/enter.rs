@@ -19,7 +19,7 @@ use crate::{
         name::Name,
         ticket::{Mode, Place},
     },
-    store::{Enter, Entered, Leave, Manner, StoreResult, TicketStatus, Wait},
+    store::{Enter, Entered, Leave, Manner, StoreResult, TicketStatus, Wait, common::refusal},
 };
 use std::{collections::HashSet, time::Duration};
 
@@ -37,35 +37,16 @@ struct Attempt<'a> {
     place: &'a Place,
     mode: Mode,
     keys: TicketKeys,
-    lease: i64,
     row: Row,
     /// Another ticket of the session stands in the slot, written at this revision. Then this ticket takes
     /// its own key.
     taken: Option<i64>,
-    precondition: Precondition,
+    /// A contender for permits has seen room in its line, at this revision.
+    room_at: Option<i64>,
     /// The ticket was put.
     written: bool,
     /// A copy of a request got no answer and may still be carried out.
     stray: bool,
-}
-
-/// On which condition a ticket is put to be granted at once.
-#[derive(Clone, Copy)]
-enum Precondition {
-    /// No ticket stands in the way.
-    Free,
-    /// The line had room at this revision, and no ticket has entered since.
-    NoneSince(i64),
-}
-
-/// Why a transaction has put nothing.
-enum Refused {
-    /// The enter has an answer.
-    Answered(Entered),
-    /// These tickets stand in the line, at this revision.
-    Line(LineSnapshot, i64),
-    /// The slot was taken by another ticket, or became free.
-    Slot,
 }
 
 impl Attempt<'_> {
@@ -113,16 +94,10 @@ impl Etcd {
             return Err(StoreError::session_over(KIND));
         };
         let before = self.sessions.ticket(*session, *ticket);
-        let lease = match &before {
-            Some(known) => known.lease,
-            None => self.lease_with_room(*session).await?,
-        };
         let keys = self.keys.of_ticket(name, mode, *ticket, public_id(*session));
-        let known = LocalTicket::new(name.clone(), keys.slot.clone(), mode, lease);
+        let known = LocalTicket::new(name.clone(), keys.slot.clone(), mode);
         self.sessions.with(*session, |local| {
-            if !local.tickets.contains_key(ticket) {
-                local.add(*session, *ticket, known);
-            }
+            local.tickets.entry(*ticket).or_insert(known);
         });
         let (ticket, entered) = (*ticket, self.wall_ms());
         let row = Row { ticket, edit: 0, state: State::AtOnce, entered, owner, label };
@@ -130,17 +105,13 @@ impl Etcd {
             place: &place,
             mode,
             keys,
-            lease,
             row,
             taken: None,
-            precondition: Precondition::Free,
+            room_at: None,
             written: false,
             stray: false,
         };
-        let entered = match manner {
-            Manner::Contend => self.contend(&mut attempt).await,
-            Manner::Queue => self.queue(&mut attempt).await,
-        };
+        let entered = self.put_ticket(&mut attempt, manner).await;
         let entered = attempt.judge(entered);
         let absent = match &entered {
             Ok(entered) => matches!(entered, Entered::Busy(_)),
@@ -149,7 +120,7 @@ impl Etcd {
         self.sessions.with(*session, |local| {
             // An earlier enter of the ticket may stand.
             if absent && before.is_none() {
-                local.remove(*session, ticket);
+                local.remove(ticket);
             } else if let Some(known) = local.tickets.get_mut(&ticket) {
                 known.stray |= attempt.stray;
             }
@@ -157,57 +128,32 @@ impl Etcd {
         entered
     }
 
-    /// Takes what is free, and leaves no ticket otherwise.
-    async fn contend(&self, attempt: &mut Attempt<'_>) -> StoreResult<Entered> {
+    /// Takes what is free. If nothing is, a contender leaves no ticket, and any other takes the end of the line.
+    async fn put_ticket(&self, attempt: &mut Attempt<'_>, manner: Manner) -> StoreResult<Entered> {
         for _ in 0..TRIES {
-            let failure = self.reasons(attempt);
+            let failure = match manner {
+                Manner::Contend => self.reasons(attempt),
+                Manner::Queue => vec![txn::txn(self.put_last(attempt))],
+            };
             let request = TxnRequest { failure, ..self.put_granted(attempt) };
-            let answer = self.send(attempt, request).await?;
+            let (mut answer, stray) = self.client.txn_with_stray(request, Retry::Safe).await?;
+            attempt.stray |= stray;
             if answer.succeeded {
                 return Ok(self.granted(attempt, answer.revision));
             }
-            match self.refused(attempt, Manner::Contend, answer).await? {
-                Refused::Answered(entered) => return Ok(entered),
-                Refused::Line(line, _) if !line.fits(attempt.mode) => {
-                    let wait = line.wait(line.0.len(), self.wall_ms());
-                    return Ok(Entered::Busy(Wait { recheck: RECHECK, ..wait }));
+            if manner == Manner::Queue {
+                let last = answer.txn()?;
+                if last.succeeded {
+                    return self.queued(attempt, last).await;
                 }
-                Refused::Line(_, read) => attempt.precondition = Precondition::NoneSince(read),
-                Refused::Slot => {}
+                // A refusal is rare, so its reasons have a request of their own.
+                answer = self.client.read(self.reasons(attempt)).await?;
             }
-        }
-        Err(too_quick())
-    }
-
-    /// Takes what is free, and otherwise the end of the line.
-    async fn queue(&self, attempt: &mut Attempt<'_>) -> StoreResult<Entered> {
-        for _ in 0..TRIES {
-            let failure = vec![txn::txn(self.put_last(attempt))];
-            let request = TxnRequest { failure, ..self.put_granted(attempt) };
-            let mut answer = self.send(attempt, request).await?;
-            if answer.succeeded {
-                return Ok(self.granted(attempt, answer.revision));
-            }
-            let last = answer.txn()?;
-            if last.succeeded {
-                attempt.written = true;
-                self.note_key(attempt);
-                return self.queued(attempt, last).await;
-            }
-            // A refusal is rare, so its reasons have a request of their own.
-            let answer = self.client.read(self.reasons(attempt)).await?;
-            if let Refused::Answered(entered) = self.refused(attempt, Manner::Queue, answer).await?
-            {
+            if let Some(entered) = self.refused(attempt, manner, answer).await? {
                 return Ok(entered);
             }
         }
-        Err(too_quick())
-    }
-
-    async fn send(&self, attempt: &mut Attempt<'_>, request: TxnRequest) -> StoreResult<Answer> {
-        let (answer, stray) = self.client.txn_with_stray(request, Retry::Safe).await?;
-        attempt.stray |= stray;
-        Ok(answer)
+        Err(error::not_now("the line changes too quickly for an enter"))
     }
 
     /// Notes at which key the ticket stands.
@@ -223,47 +169,30 @@ impl Etcd {
         Entered::Granted { fence: self.record_grant(attempt.place, created, created) }
     }
 
-    /// What every enter asks for: the ticket is not closed, and the session has not ended. If the ticket
-    /// belongs to the session's first lease, the put itself fails without the session.
-    fn allowed(&self, attempt: &Attempt<'_>) -> Vec<Compare> {
-        let Place { session, ticket, .. } = attempt.place;
-        let session = public_id(*session);
-        let mut compare = vec![txn::absent(&self.keys.closed(session, *ticket))];
-        if attempt.lease != session {
-            compare.push(txn::exists(&self.keys.lease(session, 0)));
-        }
-        compare
-    }
-
     fn put(&self, attempt: &Attempt<'_>, state: State) -> RequestOp {
         let row = Row { state, ..attempt.row.clone() };
         let value = if self.keys.is_raw() { row.label } else { row.write() };
-        txn::put(attempt.key(), value, attempt.lease)
+        txn::put(attempt.key(), value, public_id(attempt.place.session))
     }
 
     /// Puts the ticket if it is granted by that. The precondition leaves no room for a ticket of another
     /// capacity.
     fn put_granted(&self, attempt: &Attempt<'_>) -> TxnRequest {
-        let name = &attempt.place.name;
-        let mut compare = self.allowed(attempt);
-        match attempt.precondition {
-            Precondition::Free => {
-                let in_the_way = self.keys.in_the_way(name, attempt.mode);
-                compare.extend(in_the_way.iter().map(txn::empty));
-                // Readers may stand there. In a line that must be empty the ticket itself cannot stand.
-                if attempt.mode == Mode::Shared {
-                    compare.extend(attempt.is_nowhere());
-                }
-            }
-            Precondition::NoneSince(revision) => {
-                compare.push(txn::none_since(&self.keys.line(name), revision));
-                compare.extend(attempt.is_nowhere());
-            }
+        let Place { session, name, ticket } = attempt.place;
+        let session = public_id(*session);
+        let mut compare = vec![txn::absent(&self.keys.closed(session, *ticket))];
+        match attempt.room_at {
+            Some(revision) => compare.push(txn::none_since(&self.keys.line(name), revision)),
+            None => compare.extend(self.keys.in_the_way(name, attempt.mode).iter().map(txn::empty)),
+        }
+        // In a line that must be empty the ticket itself cannot stand.
+        if attempt.mode == Mode::Shared || attempt.room_at.is_some() {
+            compare.extend(attempt.is_nowhere());
         }
         let mut success = vec![self.put(attempt, State::AtOnce)];
         if self.keys.is_raw() {
-            let fence = self.keys.fence(name, attempt.place.ticket);
-            success.push(txn::put(&fence, Vec::new(), attempt.lease));
+            let fence = self.keys.fence(name, *ticket);
+            success.push(txn::put(&fence, Vec::new(), session));
         }
         TxnRequest { compare, success, failure: Vec::new() }
     }
@@ -272,8 +201,9 @@ impl Etcd {
     /// whole line reads the first one, to tell its holder, and the one right before it; of a long line
     /// that is little.
     fn put_last(&self, attempt: &Attempt<'_>) -> TxnRequest {
-        let (name, mode) = (&attempt.place.name, attempt.mode);
-        let mut compare = self.allowed(attempt);
+        let Place { session, name, ticket } = attempt.place;
+        let mode = attempt.mode;
+        let mut compare = vec![txn::absent(&self.keys.closed(public_id(*session), *ticket))];
         compare.extend(attempt.is_nowhere());
         compare.extend(self.keys.of_other_capacity(name, mode).iter().map(txn::empty));
         let line = txn::all(&self.keys.line(name));
@@ -293,7 +223,7 @@ impl Etcd {
         let Place { session, name, ticket } = attempt.place;
         let session = public_id(*session);
         vec![
-            txn::range(txn::key_of(&self.keys.lease(session, 0))),
+            txn::range(txn::key_of(&self.keys.record(session))),
             txn::range(txn::key_of(&self.keys.closed(session, *ticket))),
             txn::range(txn::one(&attempt.keys.slot)),
             txn::range(txn::one(&attempt.keys.own)),
@@ -303,26 +233,25 @@ impl Etcd {
 
     /// The ticket was put behind others.
     async fn queued(&self, attempt: &mut Attempt<'_>, mut answer: Answer) -> StoreResult<Entered> {
+        attempt.written = true;
+        self.note_key(attempt);
         let (place, revision) = (attempt.place, answer.revision);
         let mut line = answer.skip(1).range()?;
-        let (length, long) = (usize::try_from(line.count).unwrap_or(0), line.count > SHORT);
+        let length = usize::try_from(line.count).unwrap_or(0);
         self.sessions.with(place.session, |local| {
-            if let Some(known) = local.record_created(place.ticket, revision) {
-                known.long = long;
-            }
+            local.record_created(place.ticket, revision);
         });
         if length > LINE_MAX {
             let leave = Leave { place: place.clone(), keep: None, stray: attempt.stray };
             self.leave_line(leave).await?;
             (attempt.written, attempt.stray) = (false, false);
-            let what = format!("{LINE_MAX} tickets stand in the line already");
-            return Err(StoreError::not_applied(KIND, ErrorKind::Full, what));
+            return Err(refusal::line_full(KIND));
         }
         if attempt.mode == Mode::Exclusive {
             let known: HashSet<Vec<u8>> = line.kvs.iter().map(|kv| kv.key.clone()).collect();
             let last = answer.range()?.kvs.into_iter();
             line.kvs.extend(last.filter(|kv| !known.contains(&kv.key)));
-        } else if long {
+        } else if line.count > SHORT {
             return self.poll_own(place).await;
         }
         let mut line = LineSnapshot::read(&self.keys, &place.name, line.kvs);
@@ -347,13 +276,13 @@ impl Etcd {
         entered(status)
     }
 
-    /// Finds out why a transaction has put nothing.
+    /// Finds out why a transaction has put nothing. `None`: the enter may try again.
     async fn refused(
         &self,
         attempt: &mut Attempt<'_>,
         manner: Manner,
         mut answer: Answer,
-    ) -> StoreResult<Refused> {
+    ) -> StoreResult<Option<Entered>> {
         let (record, closed) = (answer.range()?, answer.range()?);
         let (slot, own, line) = (answer.range()?, answer.range()?, answer.range()?);
         if record.kvs.is_empty() {
@@ -368,40 +297,37 @@ impl Etcd {
             let own = &both.0[at];
             self.sessions.with(*session, |local| {
                 if let Some(known) = local.record_created(*ticket, own.created) {
-                    (known.lease, known.long) = (own.lease, line.count > SHORT);
                     known.key.clone_from(&own.key);
                 }
             });
-            return Ok(Refused::Answered(self.poll_own(attempt.place).await?));
+            return self.poll_own(attempt.place).await.map(Some);
         }
         if !closed.kvs.is_empty() || both.0.iter().any(|entry| entry.ticket == *ticket) {
-            return Err(error::closed());
+            return Err(refusal::ticket_closed(KIND));
         }
-        let before = attempt.taken;
         attempt.taken = both.0.first().map(|other| other.modified);
-        let snapshot = LineSnapshot::read(&self.keys, name, line.kvs);
+        let (mut ahead, mut revision) = (line.count, answer.revision);
+        let mut snapshot = LineSnapshot::read(&self.keys, name, line.kvs);
         same_capacity(&snapshot, attempt.mode)?;
-        if line.count <= SHORT || manner == Manner::Queue {
-            return Ok(Refused::Line(snapshot, answer.revision));
+        if manner == Manner::Queue {
+            return Ok(None);
         }
-        match attempt.mode {
-            // Only writers are in a reader's way, and the transaction has looked at all of the line for
-            // them. So only its slot may have been taken.
-            Mode::Shared if attempt.taken != before => Ok(Refused::Slot),
-            Mode::Permits { .. } => {
-                let all = RangeRequest { keys_only: true, ..txn::all(&self.keys.line(name)) };
-                let line = self.client.range(all).await?;
-                let revision = line.revision();
-                let snapshot = LineSnapshot::read(&self.keys, name, line.kvs);
-                same_capacity(&snapshot, attempt.mode)?;
-                Ok(Refused::Line(snapshot, revision))
-            }
-            Mode::Shared | Mode::Exclusive => {
-                let ahead = usize::try_from(line.count).unwrap_or(0);
-                let wait = Wait { ahead, holder: None, recheck: RECHECK };
-                Ok(Refused::Answered(Entered::Busy(wait)))
-            }
+        if ahead > SHORT && attempt.mode != Mode::Exclusive {
+            let all = RangeRequest { keys_only: true, ..txn::all(&self.keys.line(name)) };
+            let line = self.client.range(all).await?;
+            (ahead, revision) = (line.count, line.revision());
+            snapshot = LineSnapshot::read(&self.keys, name, line.kvs);
+            same_capacity(&snapshot, attempt.mode)?;
         }
+        if snapshot.fits(attempt.mode) {
+            // For the others the first comparison says as much.
+            let permits = matches!(attempt.mode, Mode::Permits { .. });
+            attempt.room_at = permits.then_some(revision);
+            return Ok(None);
+        }
+        let ahead = usize::try_from(ahead).unwrap_or(0);
+        let wait = snapshot.wait(ahead, self.wall_ms());
+        Ok(Some(Entered::Busy(Wait { recheck: RECHECK, ..wait })))
     }
 }
 
@@ -413,7 +339,7 @@ fn same_capacity(line: &LineSnapshot, mode: Mode) -> StoreResult<()> {
     let mut capacities = line.0.iter().map(|entry| entry.parsed.mode.capacity());
     match capacities.find(|capacity| *capacity != mode.capacity()) {
         None => Ok(()),
-        Some(capacity) => Err(error::capacity(capacity)),
+        Some(capacity) => Err(refusal::capacity(KIND, capacity)),
     }
 }
 
@@ -424,10 +350,6 @@ fn entered(status: TicketStatus) -> StoreResult<Entered> {
         // The session ended in this moment, or the ticket was evicted.
         TicketStatus::Gone => Err(error::unknown("the ticket is gone as soon as it was written")),
     }
-}
-
-fn too_quick() -> StoreError {
-    error::not_now("the line changes too quickly for an enter")
 }
 
 #[cfg(test)]
@@ -449,10 +371,9 @@ mod tests {
                 place: &place,
                 mode: Mode::Exclusive,
                 keys: TicketKeys { slot: Vec::new(), own: Vec::new() },
-                lease: 1,
                 row,
                 taken: None,
-                precondition: Precondition::Free,
+                room_at: None,
                 written,
                 stray,
             };

@@ -50,8 +50,8 @@ pub(super) fn notify_next(keys: &Keys, name: &Name, successors: &[Successor]) ->
     Some(txn::txn(TxnRequest {
         compare: vec![
             txn::created(&key, next.created),
-            // The notice belongs to the session's first lease, so the put would fail without it.
-            txn::exists(&keys.lease(next.session, 0)),
+            // The notice belongs to the session's lease, so the put would fail without it.
+            txn::exists(&keys.record(next.session)),
         ],
         success: vec![txn::put(&keys.handoff(next.session), notice, next.session)],
         failure: Vec::new(),

@@ -3,17 +3,12 @@
 //! A renewal tells the core, so that a ticket which is missing or has come back is noticed, whatever hid
 //! the change: a restored snapshot, another cluster behind the same address, a key deleted by hand.
 //!
-//! Two requests are sent side by side. The list of each lease's keys is complete, but comes from the
+//! Two requests are sent side by side. The list of the lease's keys is complete, but comes from the
 //! leader's memory and has no revisions. The read of the session's newest keys is answered by a majority
 //! and has their create revisions. Together they are exact, because a restored history is a beginning of
 //! the real one: if it has the newest keys, it has all older ones.
 
-use super::{
-    Etcd,
-    client::{KeyValue, txn},
-    line::LineSnapshot,
-    local_session::public_id,
-};
+use super::{Etcd, client::txn, line::LineSnapshot, local_session::public_id};
 use crate::{
     model::{
         name::Name,
@@ -24,12 +19,14 @@ use crate::{
 use std::collections::{BTreeSet, HashMap};
 
 /// How many of the session's newest keys are read.
-const NEWEST: usize = txn::OPS_MAX - 2;
+const NEWEST: usize = txn::OPS_MAX - 3;
 
 /// What the cluster has of a session.
 pub(super) struct HeldKeys {
-    /// All that is written about the session itself.
-    pub(super) about: Vec<KeyValue>,
+    /// The session's record is there.
+    pub(super) session_stands: bool,
+    /// How many of the session's tickets were evicted.
+    pub(super) evictions: u64,
     pub(super) tickets: BTreeSet<(Name, TicketId)>,
     /// The term in which a majority has answered.
     pub(super) term: u64,
@@ -45,15 +42,12 @@ struct KnownKey {
 }
 
 impl Etcd {
-    pub(super) async fn held_keys(
-        &self,
-        session: SessionId,
-        leases: &[i64],
-    ) -> StoreResult<HeldKeys> {
+    pub(super) async fn held_keys(&self, session: SessionId) -> StoreResult<HeldKeys> {
+        let lease = public_id(session);
         let known = self.known_keys(session);
         let newest = &known[known.len().saturating_sub(NEWEST)..];
         let (listed, read) =
-            tokio::join!(self.client.keys_of_leases(leases), self.read_newest(session, newest));
+            tokio::join!(self.client.time_to_live(lease, true), self.read_newest(session, newest));
         let (listed, (mut held, created)) = (listed?, read?);
         let created: HashMap<&[u8], Option<i64>> =
             newest.iter().map(|known| known.key.as_slice()).zip(created).collect();
@@ -68,12 +62,12 @@ impl Etcd {
         let by_key: HashMap<&[u8], &KnownKey> =
             known.iter().map(|known| (known.key.as_slice(), known)).collect();
         let mut unnamed = Vec::new();
-        for (lease, key) in listed {
+        for key in listed.keys {
             let Some((name, parsed)) = self.keys.parse(&key, lease) else { continue };
             let known = by_key.get(key.as_slice()).filter(|known| stands(known).unwrap_or(true));
             match (known, parsed.ticket) {
                 (Some(known), _) => drop(held.tickets.insert((name, known.ticket))),
-                (None, Some(_)) if parsed.session != Some(public_id(session)) => {}
+                (None, Some(_)) if parsed.session != Some(lease) => {}
                 _ => unnamed.push((name, key)),
             }
         }
@@ -101,19 +95,24 @@ impl Etcd {
         session: SessionId,
         newest: &[KnownKey],
     ) -> StoreResult<(HeldKeys, Vec<Option<i64>>)> {
-        let mut success = vec![txn::range(txn::all(&self.keys.session(public_id(session))))];
+        let (record, evicted) =
+            (self.keys.record(public_id(session)), self.keys.evicted(public_id(session)));
+        let mut success = [record, evicted].map(|key| txn::range(txn::key_of(&key))).to_vec();
         success.extend(newest.iter().map(|known| txn::range(txn::key_of(&known.key))));
         if self.compactor.is_some() {
             success.push(txn::range(txn::key_of(&self.keys.compaction_due())));
         }
         let mut answer = self.client.read(success).await?;
-        let (term, about) = (answer.raft_term, answer.range()?.kvs);
+        let (term, session_stands) = (answer.raft_term, !answer.range()?.kvs.is_empty());
+        let evictions = answer.range()?.kvs.first().map_or(0, |kv| kv.version);
+        let evictions = u64::try_from(evictions).unwrap_or(0);
         let mut created = Vec::with_capacity(newest.len());
         for _ in newest {
             created.push(answer.range()?.kvs.first().map(|kv| kv.create_revision));
         }
         let compaction_due = self.compactor.is_some() && answer.range()?.kvs.is_empty();
-        Ok((HeldKeys { about, tickets: BTreeSet::new(), term, compaction_due }, created))
+        let tickets = BTreeSet::new();
+        Ok((HeldKeys { session_stands, evictions, tickets, term, compaction_due }, created))
     }
 
     /// The session's tickets at keys whose ticket this handle does not know.

@@ -71,12 +71,9 @@ impl Etcd {
             range.from = range.from.max(self.keys.line(after).to);
         }
         let mut lines: BTreeMap<Name, Vec<KeyValue>> = BTreeMap::new();
-        let mut request = RangeRequest { limit: PAGE, ..txn::all(&range) };
-        loop {
-            let page = self.client.range(request.clone()).await?;
-            request.revision = page.revision().max(request.revision);
-            let next = txn::next_page(&page);
-            for kv in page.kvs {
+        let request = RangeRequest { limit: PAGE, ..txn::all(&range) };
+        let take = |kvs: Vec<KeyValue>| {
+            for kv in kvs {
                 if let Some((name, _)) = self.keys.parse(&kv.key, kv.lease)
                     && name.as_str().starts_with(prefix)
                 {
@@ -84,11 +81,9 @@ impl Etcd {
                 }
             }
             // The last line may go on in the next page, so one line more than wanted is read.
-            match next.filter(|_| lines.len() <= LIST_MAX) {
-                Some(next) => request.key = next,
-                None => break,
-            }
-        }
+            lines.len() <= LIST_MAX
+        };
+        self.pages(request, take).await?;
         let wanted = |(name, _): &(Name, _)| after.as_ref().is_none_or(|after| name > after);
         let lines = lines.into_iter().filter(wanted).take(LIST_MAX);
         let read = |(name, kvs)| {
@@ -96,6 +91,26 @@ impl Etcd {
             (name, line)
         };
         Ok(lines.map(read).collect())
+    }
+
+    /// Reads keys page by page, all as of one revision, until `take` wants no more; says whether it had all.
+    async fn pages(
+        &self,
+        mut request: RangeRequest,
+        mut take: impl FnMut(Vec<KeyValue>) -> bool + Send,
+    ) -> StoreResult<bool> {
+        loop {
+            let page = self.client.range(request.clone()).await?;
+            if request.revision == 0 {
+                request.revision = page.revision();
+            }
+            let next = txn::next_page(&page);
+            match (take(page.kvs), next) {
+                (_, None) => return Ok(true),
+                (false, Some(_)) => return Ok(false),
+                (true, Some(next)) => request.key = next,
+            }
+        }
     }
 
     /// In raw mode any key of the cluster may be a ticket, and a line's keys need not be side by side. So
@@ -106,25 +121,21 @@ impl Etcd {
             range.from = range.from.max(after.as_str().into());
         }
         let (mut names, mut left) = (BTreeSet::new(), RAW_KEYS_MAX);
-        let mut request = RangeRequest { limit: RAW_PAGE, keys_only: true, ..txn::all(&range) };
-        loop {
-            let page = self.client.range(request.clone()).await?;
-            let found = page.kvs.iter().filter_map(|kv| self.keys.parse(&kv.key, kv.lease));
+        let request = RangeRequest { limit: RAW_PAGE, keys_only: true, ..txn::all(&range) };
+        let take = |kvs: Vec<KeyValue>| {
+            let found = kvs.iter().filter_map(|kv| self.keys.parse(&kv.key, kv.lease));
             names.extend(found.map(|(name, _)| name).filter(|name| {
                 name.as_str().starts_with(prefix) && after.as_ref().is_none_or(|after| name > after)
             }));
             left -= RAW_PAGE;
-            match txn::next_page(&page) {
-                Some(next) if left > 0 => request.key = next,
-                Some(_) => {
-                    let what = format!(
-                        "more than {RAW_KEYS_MAX} keys of the cluster begin with {prefix:?}, and with \
-                         raw=true each of them may be a lock: ask for a longer prefix"
-                    );
-                    return Err(StoreError::not_applied(KIND, ErrorKind::Full, what));
-                }
-                None => break,
-            }
+            left > 0
+        };
+        if !self.pages(request, take).await? {
+            let what = format!(
+                "more than {RAW_KEYS_MAX} keys of the cluster begin with {prefix:?}, and with \
+                 raw=true each of them may be a lock: ask for a longer prefix"
+            );
+            return Err(StoreError::not_applied(KIND, ErrorKind::Full, what));
         }
         let names: Vec<Name> = names.into_iter().take(LIST_MAX).collect();
         let mut lines = Vec::with_capacity(names.len());
@@ -165,7 +176,7 @@ impl Etcd {
             if lease == 0 {
                 return Ok((lease, Duration::MAX));
             }
-            let left = self.client.time_to_live(lease).await?.ttl;
+            let left = self.client.time_to_live(lease, false).await?.ttl;
             Ok((lease, Duration::from_secs(u64::try_from(left).unwrap_or(0))))
         });
         join::all(requests).await.into_iter().collect()

@@ -5,7 +5,7 @@
 //! ROOT/l/NAME!read/SESSION-SLOT                a reader
 //! ROOT/l/NAME!sem/CAPACITY/SESSION-SLOT-WEIGHT
 //! ROOT/c/NAME!                                 the name's cell
-//! ROOT/s/SESSION/NUMBER                        a session's leases
+//! ROOT/s/SESSION/0                             a session's record
 //! ROOT/s/SESSION/evicted, …/turn               a session's inbox: evictions and hand-offs of its tickets
 //! ROOT/x/TICKET-SESSION                        a ticket that must not enter any more
 //! ROOT/f/NAME!TICKET                           raw mode: its revision is the fence of the ticket's grant
@@ -26,9 +26,12 @@
 //! as an exclusive ticket. A name is refused if its line would hold keys below `ROOT/` or lie below it.
 
 use super::client::KeyRange;
-use crate::model::{
-    name::Name,
-    ticket::{Mode, TicketId},
+use crate::{
+    model::{
+        name::Name,
+        ticket::{Mode, TicketId},
+    },
+    store::common::text::hashed_id,
 };
 use std::fmt::Write as _;
 
@@ -103,14 +106,9 @@ impl Keys {
         self.below_root(format_args!("x/{ticket}-{session:016x}"))
     }
 
-    /// All that is written about a session.
-    pub(super) fn session(&self, session: i64) -> KeyRange {
-        KeyRange::with_prefix(self.below_root(format_args!("s/{session:016x}/")))
-    }
-
-    /// The record that belongs to one of a session's leases.
-    pub(super) fn lease(&self, session: i64, number: usize) -> Vec<u8> {
-        self.below_root(format_args!("s/{session:016x}/{number}"))
+    /// What is written about a session; its lease holds it.
+    pub(super) fn record(&self, session: i64) -> Vec<u8> {
+        self.below_root(format_args!("s/{session:016x}/0"))
     }
 
     /// Where a session is told of evictions.
@@ -123,10 +121,10 @@ impl Keys {
         self.below_root(format_args!("s/{session:016x}/turn"))
     }
 
-    /// Where a session is told anything. The records of its leases sort before it.
+    /// Where a session is told anything. Its record sorts before it.
     pub(super) fn inbox(&self, session: i64) -> KeyRange {
-        let after_numbers = self.below_root(format_args!("s/{session:016x}/a"));
-        KeyRange { from: after_numbers, ..self.session(session) }
+        let all = KeyRange::with_prefix(self.below_root(format_args!("s/{session:016x}/")));
+        KeyRange { from: self.below_root(format_args!("s/{session:016x}/a")), ..all }
     }
 
     /// Why there can be no lock of this name, if so. In raw mode a line is all keys below its name, and
@@ -276,15 +274,11 @@ fn parse_in_line(rest: &str) -> Option<ParsedKey> {
 }
 
 /// A key that another kind of client has put into the line. It mostly ends with its lease in hexadecimal
-/// digits, and then that is its ticket's id here; else the id is a hash (FNV-1a).
+/// digits, and then that is its ticket's id here; else the id is a hash.
 fn foreign(rest: &[u8]) -> ParsedKey {
     let text = std::str::from_utf8(rest).unwrap_or_default();
-    let id = u128::from_str_radix(text, 16).unwrap_or_else(|_| {
-        rest.iter().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |hash, byte| {
-            (hash ^ u128::from(*byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
-        })
-    });
-    let ticket = Some(TicketId::from_bytes(id.to_be_bytes()));
+    let id = u128::from_str_radix(text, 16).map(|id| TicketId::from_bytes(id.to_be_bytes()));
+    let ticket = Some(id.unwrap_or_else(|_| hashed_id(rest)));
     ParsedKey { ticket, session: None, mode: Mode::Exclusive }
 }
 

@@ -10,46 +10,26 @@ use super::{
     session::seconds,
 };
 use crate::{
-    clock::Moment,
     error::ErrorKind,
     model::{
         name::Name,
-        ticket::{Place, TicketId},
+        ticket::{Place, SessionId, TicketId},
     },
     store::{Leave, Left, STRAY_MAX, StoreResult},
-    sync::Mutex,
 };
 use std::time::Duration;
 
 /// How often a ticket is read again because it was written meanwhile.
 const TRIES: usize = 8;
 
-/// The lease of this handle's marks for closed tickets, and until when it may take more of them. One
-/// lease serves many marks, and all of them stay for at least [`STRAY_MAX`].
-#[derive(Default)]
-pub(super) struct MarkLease(Mutex<Option<(i64, Moment)>>);
-
 /// A granted ticket, as a release has to find it.
 struct Held<'a> {
+    session: SessionId,
     key: &'a [u8],
     created: i64,
-    lease: i64,
 }
 
 impl Etcd {
-    async fn mark_lease(&self) -> StoreResult<i64> {
-        let now = self.clock.now();
-        let present = self.mark_lease.0.lock().filter(|(_, until)| now < *until);
-        if let Some((id, _)) = present {
-            return Ok(id);
-        }
-        // Several tasks may do this at once: in an outage no task waits for another.
-        let id = random_lease();
-        self.client.grant(id, seconds(STRAY_MAX * 2)).await?;
-        *self.mark_lease.0.lock() = Some((id, now + STRAY_MAX));
-        Ok(id)
-    }
-
     pub(super) async fn leave_line(&self, leave: Leave) -> StoreResult<Left> {
         let Place { session, name, ticket } = &leave.place;
         if !self.is_owner(*session).await? {
@@ -57,39 +37,25 @@ impl Etcd {
         }
         let local = self.sessions.ticket(*session, *ticket);
         let mut also = Vec::new();
-        let marks = leave.stray || local.as_ref().is_some_and(|local| local.stray);
-        if marks {
-            let key = self.keys.closed(public_id(*session), *ticket);
-            also.push(txn::put(&key, Vec::new(), self.mark_lease().await?));
+        if leave.stray || local.as_ref().is_some_and(|local| local.stray) {
+            let (key, lease) = (self.keys.closed(public_id(*session), *ticket), random_lease());
+            self.client.grant(lease, seconds(STRAY_MAX)).await?;
+            also.push(txn::put(&key, Vec::new(), lease));
         }
         if self.keys.is_raw() {
             also.push(txn::delete(&self.keys.fence(name, *ticket)));
         }
         let left = match local {
             Some(LocalTicket {
-                key,
-                created: Some(created),
-                lease,
-                fence: Some(_),
-                successors,
-                ..
+                key, created: Some(created), fence: Some(_), successors, ..
             }) if leave.keep.is_none() => {
                 let notice = handoff::notify_next(&self.keys, name, &successors);
-                let held = Held { key: &key, created, lease };
-                self.release_and_notify(held, also, notice).await
+                let held = Held { session: *session, key: &key, created };
+                self.release_and_notify(held, also, notice).await?
             }
-            _ => self.find_and_leave(&leave, also).await,
+            _ => self.find_and_leave(&leave, also).await?,
         };
-        let left = match left {
-            // Not the successor's lease: `release_and_notify` has tried without the notice. So it is the
-            // marks' lease, which was revoked by hand.
-            Err(e) if marks && lease_gone(&e) => {
-                *self.mark_lease.0.lock() = None;
-                return Err(error::not_now("the lease of closed tickets' marks was revoked"));
-            }
-            left => left?,
-        };
-        self.sessions.with(*session, |local| local.remove(*session, *ticket));
+        self.sessions.with(*session, |local| local.remove(*ticket));
         Ok(left)
     }
 
@@ -119,7 +85,10 @@ impl Etcd {
         also: Vec<RequestOp>,
         notice: Option<RequestOp>,
     ) -> StoreResult<Left> {
-        let compare = vec![txn::created(held.key, held.created), txn::leased(held.key, held.lease)];
+        let compare = vec![
+            txn::created(held.key, held.created),
+            txn::leased(held.key, public_id(held.session)),
+        ];
         let mut success = also.clone();
         success.push(txn::delete(held.key));
         success.extend(notice);
@@ -141,7 +110,7 @@ impl Etcd {
             let Some(at) = line.own(*ticket, public_id(*session)) else { return Ok(Left::Gone) };
             let (own, granted) = (&line.0[at], at < line.admitted());
             let Some(keep) = leave.keep.filter(|_| granted) else {
-                let held = Held { key: &own.key, created: own.created, lease: own.lease };
+                let held = Held { session: *session, key: &own.key, created: own.created };
                 let left = self.release(&held, Vec::new(), None).await?;
                 let withdrawn = left == Left::Released && !granted;
                 return Ok(if withdrawn { Left::Withdrawn } else { left });

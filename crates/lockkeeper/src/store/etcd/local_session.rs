@@ -1,6 +1,6 @@
-//! What this handle remembers of its sessions: their leases, their tickets, and their stream of watches.
+//! What this handle remembers of its sessions: their tickets, and their stream of watches.
 
-use super::{handoff::Successor, watch::WatchHandle};
+use super::{handoff::Successor, watch::Watches};
 use crate::{
     clock::Moment,
     model::{
@@ -15,22 +15,12 @@ use std::{
     sync::{Arc, MutexGuard},
 };
 
-/// A lease with many keys gets slow, so a session takes another lease after so many.
-const KEYS_MAX: usize = 1_000;
-
-/// The public half of a session's id: the session's name in the store, and the id of its first lease. Only
-/// the session's owner knows the other half.
+/// The public half of a session's id: the session's name in the store, and the id of its lease. It is derived
+/// from the session's id, so that granting the lease can be repeated and other handles find it. Only the
+/// session's owner knows the other half.
 pub(super) fn public_id(session: SessionId) -> i64 {
-    lease_id(session, 0)
-}
-
-/// The id of a session's lease of this number. It is derived from the session's id, so that granting the
-/// lease can be repeated and other handles find it.
-pub(super) fn lease_id(session: SessionId, number: usize) -> i64 {
-    let bytes = session.to_bytes();
-    let half = u64::from_be_bytes(bytes[..8].try_into().expect("eight bytes"));
-    let spread = half.wrapping_add((number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    i64::try_from(spread >> 1).unwrap_or(i64::MAX).max(1)
+    let half: [u8; 8] = session.to_bytes()[..8].try_into().expect("eight bytes");
+    i64::try_from(u64::from_be_bytes(half) >> 1).unwrap_or(i64::MAX).max(1)
 }
 
 #[derive(Default)]
@@ -70,10 +60,8 @@ impl Sessions {
 pub(super) struct LocalSession {
     pub(super) terms: Terms,
     pub(super) owner: Owner,
-    /// How many tickets this handle has entered with each of the session's leases.
-    pub(super) leases: Vec<usize>,
     pub(super) tickets: HashMap<TicketId, LocalTicket>,
-    pub(super) watch: Option<WatchHandle>,
+    pub(super) watches: Option<Watches>,
     /// When the opening or the last good renewal was sent. After the TTL the session is over for its
     /// owner, although the server keeps the lease for the lock-delay.
     pub(super) renewed: Moment,
@@ -85,7 +73,6 @@ pub(super) struct LocalTicket {
     pub(super) name: Name,
     pub(super) key: Vec<u8>,
     pub(super) mode: Mode,
-    pub(super) lease: i64,
     /// The create revision of its key, once known.
     pub(super) created: Option<i64>,
     /// The number of its grant, once seen.
@@ -96,57 +83,30 @@ pub(super) struct LocalTicket {
     pub(super) unblocked: bool,
     /// A duplicate of its enter may still be carried out.
     pub(super) stray: bool,
-    /// Its line is long: polls do not read the values.
-    pub(super) long: bool,
     /// The number of the label's last edit, in raw mode, where the value has no place for it.
     pub(super) edit: u64,
 }
 
 impl LocalTicket {
-    pub(super) fn new(name: Name, key: Vec<u8>, mode: Mode, lease: i64) -> Self {
+    pub(super) fn new(name: Name, key: Vec<u8>, mode: Mode) -> Self {
         let (created, fence, successors, edit) = Default::default();
-        let (unblocked, stray, long) = Default::default();
-        Self { name, key, mode, lease, created, fence, successors, unblocked, stray, long, edit }
+        let (unblocked, stray) = Default::default();
+        Self { name, key, mode, created, fence, successors, unblocked, stray, edit }
     }
 }
 
 impl LocalSession {
-    pub(super) fn new(terms: Terms, owner: Owner, renewed: Moment, leases: usize) -> Self {
-        let (leases, tickets) = (vec![0; leases], HashMap::new());
-        Self { terms, owner, leases, tickets, watch: None, renewed }
+    pub(super) fn new(terms: Terms, owner: Owner, renewed: Moment) -> Self {
+        Self { terms, owner, tickets: HashMap::new(), watches: None, renewed }
     }
 
     pub(super) fn is_over(&self, now: Moment) -> bool {
         now >= self.renewed + self.terms.ttl
     }
 
-    /// The number of a lease with room for one more key; `None` if the session needs another lease.
-    pub(super) fn lease_with_room(&self) -> Option<usize> {
-        self.leases.iter().position(|keys| *keys < KEYS_MAX)
-    }
-
-    /// The ids of the leases that this handle knows of.
-    pub(super) fn lease_ids(&self, session: SessionId) -> Vec<i64> {
-        (0..self.leases.len()).map(|number| lease_id(session, number)).collect()
-    }
-
-    pub(super) fn add(&mut self, session: SessionId, ticket: TicketId, local: LocalTicket) {
-        self.count(session, local.lease, 1);
-        self.tickets.insert(ticket, local);
-    }
-
-    pub(super) fn remove(&mut self, session: SessionId, ticket: TicketId) {
-        if let Some(local) = self.tickets.remove(&ticket) {
-            self.count(session, local.lease, -1);
-            self.stop_watching(ticket);
-        }
-    }
-
-    fn count(&mut self, session: SessionId, lease: i64, by: isize) {
-        let number = (0..self.leases.len()).find(|number| lease_id(session, *number) == lease);
-        if let Some(number) = number {
-            self.leases[number] = self.leases[number].saturating_add_signed(by);
-        }
+    pub(super) fn remove(&mut self, ticket: TicketId) {
+        self.tickets.remove(&ticket);
+        self.stop_watching(ticket);
     }
 
     /// Notes at which revision a ticket's key was created. With another revision than before, it was evicted
@@ -177,9 +137,9 @@ impl LocalSession {
         Some(*local.fence.get_or_insert(fence))
     }
 
-    fn stop_watching(&self, ticket: TicketId) {
-        if let Some(watch) = &self.watch {
-            watch.stop(ticket);
+    fn stop_watching(&mut self, ticket: TicketId) {
+        if let Some(watches) = &mut self.watches {
+            watches.stop(ticket);
         }
     }
 }

@@ -3,16 +3,16 @@
 //! | idea | here |
 //! |---|---|
 //! | line | the keys under the name, in the order of their create revisions |
-//! | session | a lease that all its keys belong to, and one more after every 1,000 keys |
+//! | session | a lease that all its keys belong to |
 //! | hint | a watch on the key before, from the revision on at which it was read, and a hand-off notice from the ticket that left |
 //! | fence | the ticket's create revision; in raw mode the revision of a key that is written when it is granted |
 //!
 //! | operation | round trips |
 //! |---|---|
-//! | enter | 1; 2 for readers and permits that queue in a line of more than 64 tickets |
+//! | enter | 1; 2 for readers and permits in a line of more than 64 tickets |
 //! | leave | 1 for a held ticket, else 2 |
 //! | poll | 1 for up to 128 tickets |
-//! | renew | 1: for every 1,000 tickets a keep-alive and a list of keys, and one read, all side by side |
+//! | renew | 1: a keep-alive, a list of the lease's keys, and a read, side by side |
 //! | check, cell write | 1 |
 //! | set a label, evict | 2 |
 //! | open | 2 |
@@ -63,7 +63,6 @@ use client::{Client, Retry, TxnRequest, malformed, txn};
 use compact::Compactor;
 use config::Config;
 use keys::Keys;
-use leave::MarkLease;
 use local_session::Sessions;
 use std::{fmt, sync::Arc};
 
@@ -76,7 +75,6 @@ pub struct Etcd {
     client: Arc<Client>,
     keys: Keys,
     sessions: Sessions,
-    mark_lease: MarkLease,
     /// Compacts the history, if the URL asks for it.
     compactor: Option<Compactor>,
     /// Where members show their figures without TLS.
@@ -97,10 +95,9 @@ impl Etcd {
         let (client, keys) = (Arc::new(client), Keys::new(root, raw));
         client.log_in(client.logins()).await?;
         let id = identity(&client, &keys).await?;
-        let (sessions, mark_lease) = Default::default();
         let compactor = compact.map(|every| Compactor::new(&client, &keys, every));
-        let store =
-            Self { id, clock, client, keys, sessions, mark_lease, compactor, plain_endpoints };
+        let sessions = Sessions::default();
+        let store = Self { id, clock, client, keys, sessions, compactor, plain_endpoints };
         store.refuse_old().await?;
         Ok(store)
     }

@@ -44,10 +44,10 @@ impl Etcd {
         self.session(session).await?;
         let known = self.sessions.with(session, |local| {
             let tickets = local.tickets.iter().map(|(ticket, known)| (known.name.clone(), *ticket));
-            (local.lease_ids(session), tickets.collect::<BTreeSet<_>>())
+            tickets.collect::<BTreeSet<_>>()
         });
-        let Some((leases, mut tickets)) = known else { return Ok(Vec::new()) };
-        tickets.extend(self.held_keys(session, &leases).await?.tickets);
+        let Some(mut tickets) = known else { return Ok(Vec::new()) };
+        tickets.extend(self.held_keys(session).await?.tickets);
         Ok(tickets.into_iter().collect())
     }
 
@@ -85,8 +85,8 @@ impl Etcd {
         let line = txn::all(&self.keys.line(name));
         match known {
             Some(LocalTicket { key, fence: Some(_), .. }) => txn::one(key),
-            Some(LocalTicket { created: Some(created), long, .. }) => {
-                RangeRequest { max_create_revision: *created, keys_only: *long, ..line }
+            Some(LocalTicket { created: Some(created), .. }) => {
+                RangeRequest { max_create_revision: *created, ..line }
             }
             _ => line,
         }
@@ -102,38 +102,28 @@ impl Etcd {
         line
     }
 
-    /// Looks for the grant of a ticket whose blocker has left, as a watch has told, and for the tickets
-    /// behind it. `None` if the ordinary poll has to find out.
+    /// Looks for the grant of an exclusive ticket whose blocker has left, as a watch has told, and for the
+    /// tickets behind it. `None` if the ordinary poll has to find out.
     ///
     /// The member that told answers from its own data, and no majority is asked. What it has was committed:
     /// the ticket was there, and the tickets before it are gone for good. Data that are old can only say
     /// that the ticket still waits, or is gone, which is not believed.
     async fn poll_after_wake(&self, place: &Place) -> Option<TicketStatus> {
         let Place { session, name, ticket } = place;
-        let known = self.sessions.with_ticket(*session, *ticket, |known| {
-            (take(&mut known.unblocked) && known.fence.is_none()).then(|| known.clone())
+        let woken = self.sessions.with_ticket(*session, *ticket, |known| {
+            take(&mut known.unblocked) && known.fence.is_none() && known.mode == Mode::Exclusive
         });
-        let known = known.flatten()?;
-        let exclusive = known.mode == Mode::Exclusive && known.created.is_some();
-        let request = match exclusive {
-            true => {
-                let line = RangeRequest { keys_only: true, ..txn::all(&self.keys.line(name)) };
-                txn::first(line, handoff::READ)
-            }
-            false => self.read_request(name, Some(&known)),
-        };
-        let answer = self.client.serializable_range(request).await.ok()?;
-        let revision = answer.revision();
-        let line = self.line_of(place, answer.kvs);
-        let at = line.own(*ticket, public_id(*session))?;
-        if exclusive && at > 0 {
+        if woken != Some(true) {
             return None;
         }
+        let line = RangeRequest { keys_only: true, ..txn::all(&self.keys.line(name)) };
+        let answer = self.client.serializable_range(txn::first(line, handoff::READ)).await.ok()?;
+        let revision = answer.revision();
+        let line = self.line_of(place, answer.kvs);
+        let at = line.own(*ticket, public_id(*session)).filter(|at| *at == 0)?;
         let status = self.status_in(place, &line, at, revision).await.ok()?;
-        if exclusive {
-            let successors = handoff::successors(&self.keys, name, &line);
-            self.sessions.with_ticket(*session, *ticket, |known| known.successors = successors);
-        }
+        let successors = handoff::successors(&self.keys, name, &line);
+        self.sessions.with_ticket(*session, *ticket, |known| known.successors = successors);
         Some(status)
     }
 
@@ -152,7 +142,7 @@ impl Etcd {
             |known: &LocalTicket| known.created.is_some_and(|created| created <= revision);
         self.sessions.with(*session, |local| {
             if local.tickets.get(ticket).is_some_and(was_there) {
-                local.remove(*session, *ticket);
+                local.remove(*ticket);
             }
         });
         Ok(TicketStatus::Gone)
@@ -198,8 +188,8 @@ impl Etcd {
         let target = WaitTarget { ticket: place.ticket, blocker, keys, from };
         self.sessions.with(place.session, |local| {
             let waits = local.tickets.get(&place.ticket).is_some_and(|known| known.fence.is_none());
-            if let Some(watch) = local.watch.as_ref().filter(|_| waits) {
-                watch.watch(target);
+            if let Some(watches) = local.watches.as_mut().filter(|_| waits) {
+                watches.watch(target);
             }
         });
     }

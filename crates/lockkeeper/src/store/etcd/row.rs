@@ -4,9 +4,11 @@
 
 use crate::{
     model::ticket::{Owner, SessionId, TicketId},
-    store::{Cell, Terms},
+    store::{
+        Cell, Terms,
+        common::text::{read_owner, split_head, write_owner},
+    },
 };
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use ring::digest::{SHA256, digest};
 use std::time::Duration;
 
@@ -58,7 +60,7 @@ impl Row {
     }
 
     pub(super) fn read(value: &[u8]) -> Option<Self> {
-        let (head, label) = split(value)?;
+        let (head, label) = split_head(value)?;
         let mut words = head.strip_prefix("lk1 ")?.split(' ');
         let ticket = words.next()?.parse().ok()?;
         let (edit, state) = (words.next()?.parse().ok()?, State::parse(words.next()?)?);
@@ -94,7 +96,7 @@ impl Record {
     }
 
     pub(super) fn read(value: &[u8]) -> Option<Self> {
-        let mut words = split(value)?.0.strip_prefix("lk1 ")?.split(' ');
+        let mut words = split_head(value)?.0.strip_prefix("lk1 ")?.split(' ');
         let mut time = || Some(Duration::from_millis(words.next()?.parse().ok()?));
         let terms = Terms::new(time()?, time()?);
         let proof = words.next()?.to_owned();
@@ -133,28 +135,12 @@ impl CellRow {
     }
 
     pub(super) fn read(value: &[u8]) -> Option<Option<Cell>> {
-        let (head, bytes) = split(value)?;
+        let (head, bytes) = split_head(value)?;
         let mut words = head.split(' ');
         let fence = u64::from_str_radix(words.next()?, 16).ok()?;
         let set = words.nth(1)? == "set";
         Some(set.then(|| Cell { bytes: bytes.to_vec(), fence }))
     }
-}
-
-fn split(value: &[u8]) -> Option<(&str, &[u8])> {
-    let at = value.iter().position(|byte| *byte == b'\n')?;
-    Some((std::str::from_utf8(&value[..at]).ok()?, &value[at + 1..]))
-}
-
-fn write_owner(owner: &Owner) -> String {
-    let word = |text| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-    format!("{} {} {}", owner.pid, word(&owner.host), word(&owner.program))
-}
-
-fn read_owner<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Owner> {
-    let pid = words.next()?.parse().ok()?;
-    let mut word = || Some(percent_decode_str(words.next()?).decode_utf8().ok()?.into_owned());
-    Some(Owner { host: word()?, pid, program: word()? })
 }
 
 #[cfg(test)]

@@ -36,14 +36,6 @@ const INBOX: i64 = 1;
 /// them spares its ticket the read that a mere wake-up costs.
 const AT_ONCE: usize = 32;
 
-/// Tells a session's stream what to watch.
-pub(super) struct WatchHandle(mpsc::UnboundedSender<Command>);
-
-enum Command {
-    Watch(Box<WaitTarget>),
-    Stop(TicketId),
-}
-
 /// What a waiting ticket has to hear of.
 pub(super) struct WaitTarget {
     pub(super) ticket: TicketId,
@@ -53,112 +45,65 @@ pub(super) struct WaitTarget {
     pub(super) from: i64,
 }
 
-impl WatchHandle {
-    /// Never blocks. If the stream has ended, the core's next poll finds what the watch would have told.
-    pub(super) fn watch(&self, target: WaitTarget) {
-        let _ = self.0.send(Command::Watch(Box::new(target)));
-    }
-
-    pub(super) fn stop(&self, ticket: TicketId) {
-        let _ = self.0.send(Command::Stop(ticket));
-    }
-}
-
-/// The watches of a session.
-struct Watches<'a> {
-    etcd: &'a Etcd,
-    session: SessionId,
-    hints: &'a dyn Hints,
+/// The watches of a session. If their stream has ended, requests go nowhere, and the core's next poll finds
+/// what the watches would have told.
+pub(super) struct Watches {
     requests: mpsc::UnboundedSender<WatchRequest>,
     last_id: i64,
-    /// The ticket that each watch is for.
-    tickets: HashMap<i64, TicketId>,
-    /// What each ticket waits for, with the id of its watch.
-    targets: HashMap<TicketId, (i64, WaitTarget)>,
-    /// Tickets whose blocker has left. They are woken after all responses that have arrived were taken in.
+    /// What each watch is for.
+    targets: HashMap<i64, WaitTarget>,
+    ids: HashMap<TicketId, i64>,
+    /// Tickets that may be granted now. They are woken after all responses that have arrived were taken in.
     unblocked: Vec<TicketId>,
 }
 
-impl Watches<'_> {
+impl Watches {
+    fn new(requests: mpsc::UnboundedSender<WatchRequest>) -> Self {
+        let (targets, ids, unblocked) = Default::default();
+        Self { requests, last_id: INBOX, targets, ids, unblocked }
+    }
+
     fn send(&self, request: WatchRequest) {
-        // If the stream has ended, so will the loop that reads from it.
         let _ = self.requests.send(request);
     }
 
     /// Watches what a ticket waits for.
-    fn watch(&mut self, target: WaitTarget) {
+    pub(super) fn watch(&mut self, target: WaitTarget) {
         let ticket = target.ticket;
-        if self.targets.get(&ticket).is_some_and(|(_, t)| t.blocker.covers(&target.blocker)) {
+        let current = self.ids.get(&ticket).and_then(|id| self.targets.get(id));
+        if current.is_some_and(|current| current.blocker.covers(&target.blocker)) {
             return;
         }
         self.stop(ticket);
         self.last_id += 1;
-        let keys = target.keys.clone();
-        self.send(create_watch(self.last_id, keys, target.from, &[NO_PUT]));
-        self.tickets.insert(self.last_id, ticket);
-        self.targets.insert(ticket, (self.last_id, target));
+        self.send(create_watch(self.last_id, target.keys.clone(), target.from, &[NO_PUT]));
+        self.ids.insert(ticket, self.last_id);
+        self.targets.insert(self.last_id, target);
     }
 
-    fn stop(&mut self, ticket: TicketId) {
-        if let Some((id, _)) = self.targets.remove(&ticket) {
-            self.tickets.remove(&id);
+    pub(super) fn stop(&mut self, ticket: TicketId) {
+        if let Some(id) = self.ids.remove(&ticket) {
+            self.targets.remove(&id);
             self.send(cancel_watch(id));
         }
     }
 
-    /// Gives the hints that a response leads to.
+    /// Takes in a response to the watch of a ticket.
     fn hear(&mut self, response: &WatchResponse) {
+        let Some(target) = self.targets.get_mut(&response.watch_id) else { return };
         let left = || response.events.iter().filter_map(|event| event.kv.as_ref());
-        if response.watch_id == INBOX {
-            return left().for_each(|notice| self.read_notice(notice));
-        }
-        let Some(ticket) = self.tickets.get(&response.watch_id).copied() else { return };
-        let Some((_, target)) = self.targets.get_mut(&ticket) else { return };
-        if response.canceled {
-            // The server has ended the watch. The next poll says what to watch then.
-            self.targets.remove(&ticket);
-            self.tickets.remove(&response.watch_id);
-            return self.hints.recheck(Some(ticket));
-        }
-        if response.created && response.revision() >= target.from {
-            // A watch that begins in the past may take a tenth of a second to reach the present, so the
-            // ticket is polled for what has happened meanwhile.
-            return self.recheck(ticket);
-        }
-        if left().any(|kv| target.blocker.left(&kv.key)) {
-            self.unblocked.push(ticket);
-        }
-    }
-
-    fn read_notice(&mut self, notice: &KeyValue) {
-        let (keys, session) = (&self.etcd.keys, public_id(self.session));
-        if notice.key == keys.evicted(session) {
-            let ticket = std::str::from_utf8(&notice.value).ok().and_then(|text| text.parse().ok());
-            ticket.into_iter().for_each(|ticket| self.hints.ended(ticket));
-        } else if notice.key == keys.handoff(session)
-            && let Some(notice) = HandoffNotice::read(&notice.value)
-            && let Some((ticket, fence)) = self.etcd.take_over(self.session, notice)
-        {
-            self.hints.granted(ticket, fence);
+        let ticket = target.ticket;
+        // If the server has ended the watch, a poll says what to watch then.
+        let done = response.canceled || left().any(|kv| target.blocker.left(&kv.key));
+        // A watch that begins in the past may take a tenth of a second to reach the present, so the ticket is
+        // polled for what has happened meanwhile.
+        let behind = response.created && response.revision() >= target.from;
+        if done {
             self.stop(ticket);
         }
-    }
-
-    /// Wakes the tickets whose blocker has left, unless a hand-off notice has told them more.
-    fn wake_unblocked(&mut self) {
-        for ticket in take(&mut self.unblocked) {
-            if self.targets.contains_key(&ticket) {
-                self.stop(ticket);
-                self.recheck(ticket);
-            }
+        if done || behind {
+            self.unblocked.push(ticket);
         }
-    }
-
-    /// Has a ticket polled that seems to be granted.
-    fn recheck(&self, ticket: TicketId) {
-        let sessions = &self.etcd.sessions;
-        sessions.with_ticket(self.session, ticket, |local| local.unblocked = true);
-        self.hints.recheck(Some(ticket));
     }
 }
 
@@ -173,85 +118,89 @@ fn ends_stream(response: &WatchResponse) -> bool {
 impl Etcd {
     /// Passes on what a session's watches tell, until the stream breaks.
     pub(super) async fn listen(&self, session: SessionId, to: Arc<dyn Hints>) -> StoreError {
-        let (handle, commands) = mpsc::unbounded_channel();
         match self.session(session).await {
             Err(e) => return e,
             Ok(None) => return StoreError::session_over(KIND),
-            Ok(Some(_)) => {
-                self.sessions.with(session, |local| local.watch = Some(WatchHandle(handle)));
-            }
+            Ok(Some(_)) => {}
         }
-        let ended = self.serve_watches(session, commands, &*to).await;
-        self.sessions.with(session, |local| local.watch = None);
+        let ended = self.serve_watches(session, &*to).await;
+        self.sessions.with(session, |local| local.watches = None);
         ended.err().unwrap_or_else(|| error::not_now("the watches ended"))
     }
 
-    async fn serve_watches(
-        &self,
-        session: SessionId,
-        mut commands: mpsc::UnboundedReceiver<Command>,
-        hints: &dyn Hints,
-    ) -> StoreResult<()> {
+    async fn serve_watches(&self, session: SessionId, hints: &dyn Hints) -> StoreResult<()> {
         let (requests, sent) = mpsc::unbounded_channel();
-        let mut watches = Watches {
-            etcd: self,
-            session,
-            hints,
-            requests,
-            last_id: INBOX,
-            tickets: HashMap::new(),
-            targets: HashMap::new(),
-            unblocked: Vec::new(),
-        };
+        let watches = Watches::new(requests);
         watches.send(create_watch(INBOX, self.keys.inbox(public_id(session)), 0, &[]));
+        self.sessions.with(session, |local| local.watches = Some(watches));
         let logins = self.client.logins();
         let (epoch, mut stream) = self.client.watch(UnboundedReceiverStream::new(sent)).await?;
         loop {
-            tokio::select! {
+            let response = tokio::select! {
                 // The client has left this endpoint, so something is wrong with it.
                 () = self.client.endpoint_changed(epoch) => return Ok(()),
-                command = commands.recv() => match command {
-                    Some(Command::Watch(target)) => watches.watch(*target),
-                    Some(Command::Stop(ticket)) => watches.stop(ticket),
-                    None => return Ok(()),
-                },
-                response = stream.next() => {
-                    let (mut arrived, mut left) = (Poll::Ready(response), AT_ONCE);
-                    while let Poll::Ready(response) = arrived {
-                        if !self.take_in(response, logins, &mut watches).await? {
-                            return Ok(());
-                        }
-                        left -= 1;
-                        arrived = if left > 0 { arrived_now(&mut stream).await } else { Poll::Pending };
-                    }
+                response = stream.next() => response,
+            };
+            let (mut arrived, mut left) = (Poll::Ready(response), AT_ONCE);
+            while let Poll::Ready(response) = arrived {
+                let Some(response) = response.transpose()? else { return Ok(()) };
+                if response.header().is_some_and(|h| h.cluster_id != self.client.cluster()) {
+                    return Ok(());
                 }
+                if ends_stream(&response) {
+                    // A stream keeps the token that it was opened with, so the next one needs a new token.
+                    return self.client.log_in(logins).await;
+                }
+                self.take_in(session, &response, hints);
+                left -= 1;
+                arrived = if left > 0 { arrived_now(&mut stream).await } else { Poll::Pending };
             }
-            watches.wake_unblocked();
+            self.wake_unblocked(session, hints);
         }
     }
 
-    /// Takes in a response. `false`: the stream is of no use any more.
-    async fn take_in(
-        &self,
-        response: Option<StoreResult<WatchResponse>>,
-        logins: u64,
-        watches: &mut Watches<'_>,
-    ) -> StoreResult<bool> {
-        let Some(response) = response.transpose()? else { return Ok(false) };
-        if response.header().is_some_and(|h| h.cluster_id != self.client.cluster()) {
-            return Ok(false);
+    fn take_in(&self, session: SessionId, response: &WatchResponse, hints: &dyn Hints) {
+        if response.watch_id != INBOX {
+            self.sessions.with(session, |local| {
+                if let Some(watches) = &mut local.watches {
+                    watches.hear(response);
+                }
+            });
+            return;
         }
-        if ends_stream(&response) {
-            // A stream keeps the token that it was opened with, so the next one needs a new token.
-            self.client.log_in(logins).await?;
-            return Ok(false);
-        }
-        if response.watch_id == INBOX && response.created {
+        if response.created {
             // From here on notices are heard. A poll finds what happened before.
-            watches.hints.recheck(None);
+            hints.recheck(None);
         }
-        watches.hear(&response);
-        Ok(true)
+        for notice in response.events.iter().filter_map(|event| event.kv.as_ref()) {
+            self.read_notice(session, notice, hints);
+        }
+    }
+
+    fn read_notice(&self, session: SessionId, notice: &KeyValue, hints: &dyn Hints) {
+        if notice.key == self.keys.evicted(public_id(session)) {
+            let ticket = std::str::from_utf8(&notice.value).ok().and_then(|text| text.parse().ok());
+            ticket.into_iter().for_each(|ticket| hints.ended(ticket));
+        } else if notice.key == self.keys.handoff(public_id(session))
+            && let Some(notice) = HandoffNotice::read(&notice.value)
+            && let Some((ticket, fence)) = self.take_over(session, notice)
+        {
+            hints.granted(ticket, fence);
+        }
+    }
+
+    /// Has the tickets polled whose blocker has left, unless a hand-off notice has granted them.
+    fn wake_unblocked(&self, session: SessionId, hints: &dyn Hints) {
+        let woken = self.sessions.with(session, |local| {
+            let mut woken =
+                local.watches.as_mut().map(|w| take(&mut w.unblocked)).unwrap_or_default();
+            woken.retain(|ticket| {
+                let waits = local.tickets.get_mut(ticket).filter(|known| known.fence.is_none());
+                waits.map(|known| known.unblocked = true).is_some()
+            });
+            woken
+        });
+        woken.into_iter().flatten().for_each(|ticket| hints.recheck(Some(ticket)));
     }
 
     /// Notes the grant that a hand-off notice tells of. `None` if this handle does not know the ticket yet;

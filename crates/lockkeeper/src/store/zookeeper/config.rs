@@ -27,7 +27,7 @@ pub(super) struct Config {
 impl Config {
     /// `zookeeper://[USER:PASSWORD@]HOST[:PORT],…[/CHROOT]`.
     pub(super) fn read(mut url: StoreUrl) -> Result<Self> {
-        let authority = url.authority()?;
+        let mut authority = url.authority()?;
         let prefix = url.take("prefix").unwrap_or_else(|| "lockkeeper".to_owned());
         let dialect = match url.take("raw").as_deref() {
             None | Some("false") => Dialect::Own,
@@ -41,12 +41,8 @@ impl Config {
                 ));
             }
         };
-        let password = url.take_file("password_file")?.or(authority.password);
-        let credentials = match (authority.user, password) {
-            (Some(user), Some(password)) => Some(format!("{user}:{password}")),
-            (None, None) => None,
-            _ => return Err(Error::url("a user and a password belong together")),
-        };
+        let credentials = url.credentials(&mut authority)?;
+        let credentials = credentials.map(|(user, password)| format!("{user}:{password}"));
         let tls = tls::config(&mut url, false)?;
         url.finish(OPTIONS)?;
         let servers = authority.hosts.into_iter();

@@ -19,8 +19,6 @@ use std::{sync::Arc, time::Duration};
 
 /// The timeout of the common session. Nothing is lost with it.
 const COMMON_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a read outside all sessions is tried.
-const READ_TRIES: usize = 3;
 
 impl Zookeeper {
     pub(in crate::store) async fn connect(url: StoreUrl) -> Result<Self> {
@@ -52,25 +50,14 @@ impl Zookeeper {
         })
     }
 
-    /// Reads over the common session. A read changes nothing, so it is repeated.
+    /// Reads over the common session.
     pub(super) async fn read_all(&self, requests: &[Request]) -> StoreResult<Vec<Answer>> {
-        let mut last = Error::Expired;
-        for _ in 0..READ_TRIES {
-            match self.common.ask_all(requests).await {
-                Ok(answers) if answers.iter().any(|a| matches!(a, Err(Error::Broken))) => {
-                    last = Error::Broken;
-                }
-                Err(Error::Expired) => last = Error::Expired,
-                answers => return answers.map_err(StoreError::from),
-            }
-        }
-        Err(outside_session(last))
+        self.common.read_all(requests).await.map_err(outside_session)
     }
 
     /// The same for two reads.
     pub(super) async fn read_two(&self, requests: [Request; 2]) -> StoreResult<[Answer; 2]> {
-        let answers = self.read_all(&requests).await?;
-        Ok(answers.try_into().unwrap_or([Err(Error::Broken), Err(Error::Broken)]))
+        self.common.read(requests).await.map_err(outside_session)
     }
 
     /// Creates the root nodes again after another client has removed them. If others have created them

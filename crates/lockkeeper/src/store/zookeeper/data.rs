@@ -6,9 +6,11 @@
 
 use crate::{
     model::ticket::{LABEL_MAX, Owner},
-    store::Cell,
+    store::{
+        Cell,
+        common::text::{read_owner, split_head, write_owner},
+    },
 };
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::time::Duration;
 
 const HEAD: &str = "lockkeeper 1 ";
@@ -28,11 +30,8 @@ pub(super) struct TicketData {
 
 impl TicketData {
     pub(super) fn write(&self) -> Vec<u8> {
-        let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-        let Owner { host, pid, program } = &self.owner;
-        let (host, program) = (encoded(host), encoded(program));
         let (kept, label, cell) = (self.kept.as_millis(), self.label_edit, self.cell_edit);
-        let head = format!("{HEAD}{kept} {label} {cell} {pid} {host} {program}\n");
+        let head = format!("{HEAD}{kept} {label} {cell} {}\n", write_owner(&self.owner));
         [head.as_bytes(), &self.label].concat()
     }
 
@@ -45,9 +44,7 @@ impl TicketData {
         let mut words = head.split(' ');
         let mut number = || words.next()?.parse::<u64>().ok();
         let (kept, label_edit, cell_edit) = (number()?, number()?, number()?);
-        let pid = u32::try_from(number()?).ok()?;
-        let mut text = || Some(percent_decode_str(words.next()?).decode_utf8().ok()?.into_owned());
-        let owner = Owner { host: text()?, pid, program: text()? };
+        let owner = read_owner(&mut words)?;
         let kept = Duration::from_millis(kept);
         Some(Self { kept, label_edit, cell_edit, owner, label: label.to_vec() })
     }
@@ -73,9 +70,7 @@ pub(super) fn read_cell(bytes: &[u8]) -> Option<Cell> {
 
 /// The first line without `HEAD`, and the rest.
 fn split(bytes: &[u8]) -> Option<(&str, &[u8])> {
-    let rest = bytes.strip_prefix(HEAD.as_bytes())?;
-    let end = rest.iter().position(|byte| *byte == b'\n')?;
-    Some((std::str::from_utf8(&rest[..end]).ok()?, &rest[end + 1..]))
+    split_head(bytes.strip_prefix(HEAD.as_bytes())?)
 }
 
 #[cfg(test)]

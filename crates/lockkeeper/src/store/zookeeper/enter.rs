@@ -12,12 +12,12 @@ use super::{
     watch::Watcher,
 };
 use crate::{
-    error::{ErrorKind, Outcome, StoreError},
+    error::{Outcome, StoreError},
     model::{
         line::LINE_MAX,
         ticket::{Mode, Place},
     },
-    store::{Enter, Entered, Manner, StoreResult, TicketStatus, Wait},
+    store::{Enter, Entered, Manner, StoreResult, TicketStatus, Wait, common::refusal},
 };
 use std::time::Duration;
 
@@ -48,8 +48,7 @@ impl Zookeeper {
             return Ok(entered);
         }
         if session.refuses_enter(ticket.id) {
-            let what = "the ticket was closed before this request came";
-            return Err(StoreError::not_applied(KIND, ErrorKind::TicketClosed, what));
+            return Err(refusal::ticket_closed(KIND));
         }
         if ask.manner == Manner::Contend
             && let Some(busy) = busy(ticket, &ask).await?
@@ -203,8 +202,7 @@ async fn try_settle(
         withdraw(ticket, path).await?;
         capacity?;
         if is_full {
-            let what = format!("{LINE_MAX} tickets stand in the line already");
-            return Err(StoreError::not_applied(KIND, ErrorKind::Full, what));
+            return Err(refusal::line_full(KIND));
         }
         return Ok(refused(at));
     }
@@ -230,10 +228,8 @@ fn entered(status: TicketStatus) -> Option<Entered> {
 
 /// A line keeps its capacity until its last ticket has left.
 fn check_capacity(queue: &Queue, ask: &Enter) -> StoreResult<()> {
-    let (line, asked) = (queue.capacity(), ask.mode.capacity());
-    if queue.0.is_empty() || line == asked {
-        return Ok(());
+    match queue.capacity() {
+        line if queue.0.is_empty() || line == ask.mode.capacity() => Ok(()),
+        line => Err(refusal::capacity(KIND, line)),
     }
-    let what = format!("the line has capacity {line}, not {asked}");
-    Err(StoreError::not_applied(KIND, ErrorKind::Capacity(line), what))
 }

@@ -108,14 +108,15 @@ impl Store for Zookeeper {
     }
 
     fn capabilities(&self) -> Capabilities {
+        let paths = &self.config.paths;
         Capabilities {
             at_least: false,
             sessions_shared: false,
             durable: true,
             survives_failover: !self.servers.alone,
             renewal_shows_tickets: true,
-            shared: self.config.paths.knows(Mode::Shared),
-            permits: self.config.paths.knows(Mode::Permits { weight: 1, of: 1 }),
+            shared: paths.refusal(Mode::Shared).is_none(),
+            permits: paths.refusal(Mode::Permits { weight: 1, of: 1 }).is_none(),
             ..Capabilities::LINES
         }
     }

@@ -109,11 +109,6 @@ impl Paths {
         }
     }
 
-    /// Whether a ticket of this mode can be taken.
-    pub(super) fn knows(&self, mode: Mode) -> bool {
-        self.refusal(mode).is_none()
-    }
-
     pub(super) fn cell(&self, name: &Name) -> String {
         format!("{}/cells/{}", self.root, encoded(name.as_str()))
     }
@@ -222,7 +217,8 @@ mod tests {
             (Dialect::Kazoo, false, false),
         ] {
             let paths = paths(dialect);
-            let knows = [Mode::Exclusive, Mode::Shared, permits].map(|mode| paths.knows(mode));
+            let knows =
+                [Mode::Exclusive, Mode::Shared, permits].map(|mode| paths.refusal(mode).is_none());
             assert_eq!(knows, [true, shared, semaphore], "{dialect:?}");
         }
     }

@@ -2,9 +2,12 @@
 //! them are granted.
 
 use super::client::{self, Answer, Reply, if_there};
-use crate::model::{
-    admission::{Room, admitted},
-    ticket::{Mode, TicketId},
+use crate::{
+    model::{
+        admission::{Room, admitted},
+        ticket::{Mode, TicketId},
+    },
+    store::common::text::hashed_id,
 };
 
 /// A ticket as its node's name tells it.
@@ -80,14 +83,7 @@ fn id_of(node: &str) -> TicketId {
     let dashed = rest.get(..36).map(|id| id.replace('-', ""));
     let plain = rest.get(..32).map(str::to_owned);
     let id = [dashed, plain].into_iter().flatten().find_map(|id| id.parse().ok());
-    id.unwrap_or_else(|| {
-        // FNV-1a of 128 bits: the same in every process.
-        let hash =
-            node.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
-                (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
-            });
-        TicketId::from_bytes(hash.to_be_bytes())
-    })
+    id.unwrap_or_else(|| hashed_id(node.as_bytes()))
 }
 
 /// The tickets of a line, in order.

@@ -32,10 +32,7 @@ pub(crate) use txn::{Answer, KeyRange};
 pub(crate) use wire::Endpoint;
 
 use super::KIND;
-use crate::{
-    clock::Clock,
-    store::{StoreResult, common::join},
-};
+use crate::{clock::Clock, store::StoreResult};
 use http::uri::InvalidUri;
 use login::Login;
 use proto::{
@@ -131,8 +128,8 @@ impl Client {
         request: TxnRequest,
         retry: Retry,
     ) -> StoreResult<(Answer, bool)> {
-        let answered = self.send("/etcdserverpb.KV/Txn", request, retry).await?;
-        Ok((Answer::of(answered.answer), answered.stray))
+        let (answer, stray) = self.send("/etcdserverpb.KV/Txn", request, retry).await?;
+        Ok((Answer::of(answer), stray))
     }
 
     /// Drops all revisions before this one from the history.
@@ -168,25 +165,15 @@ impl Client {
         answer.map(drop).or_else(|e| if error::lease_gone(&e) { Ok(()) } else { Err(e) })
     }
 
-    /// The rest of a lease's time in seconds; below zero if there is no such lease.
-    pub(crate) async fn time_to_live(&self, id: i64) -> StoreResult<LeaseTimeToLiveResponse> {
-        self.time_to_live_with(LeaseTimeToLiveRequest { id, keys: false }).await
-    }
-
-    async fn time_to_live_with(
+    /// The rest of a lease's time in seconds, below zero if there is no such lease; and its keys, if they are
+    /// asked for.
+    pub(crate) async fn time_to_live(
         &self,
-        request: LeaseTimeToLiveRequest,
+        id: i64,
+        keys: bool,
     ) -> StoreResult<LeaseTimeToLiveResponse> {
+        let request = LeaseTimeToLiveRequest { id, keys };
         self.call("/etcdserverpb.Lease/LeaseTimeToLive", request, Retry::Safe).await
-    }
-
-    /// The keys that belong to leases, each with its lease.
-    pub(crate) async fn keys_of_leases(&self, leases: &[i64]) -> StoreResult<Vec<(i64, Vec<u8>)>> {
-        let requests = leases.iter().map(|id| LeaseTimeToLiveRequest { id: *id, keys: true });
-        let answers = join::all(requests.map(|request| self.time_to_live_with(request))).await;
-        let answers = answers.into_iter().collect::<StoreResult<Vec<_>>>()?;
-        let keys = leases.iter().zip(answers);
-        Ok(keys.flat_map(|(lease, a)| a.keys.into_iter().map(|key| (*lease, key))).collect())
     }
 
     pub(crate) async fn status(&self) -> StoreResult<StatusResponse> {

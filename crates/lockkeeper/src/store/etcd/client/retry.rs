@@ -45,13 +45,6 @@ pub(crate) enum Retry {
     Never,
 }
 
-/// An answer, and whether an earlier attempt of its request got none. That attempt may still be carried
-/// out, at any time.
-pub(super) struct Answered<A> {
-    pub(super) answer: A,
-    pub(super) stray: bool,
-}
-
 impl Client {
     /// Moves on to the next endpoint, unless another request has done so since this epoch.
     pub(super) fn leave_endpoint(&self, epoch: usize) {
@@ -95,16 +88,17 @@ impl Client {
         Q: Message + Clone + 'static,
         A: Message + Default + HasHeader + 'static,
     {
-        Ok(self.send(path, request, retry).await?.answer)
+        Ok(self.send(path, request, retry).await?.0)
     }
 
-    /// Sends a request until it is answered, its time is over, or another attempt is of no use.
+    /// Sends a request until it is answered, its time is over, or another attempt is of no use. `true`
+    /// beside the answer: an earlier attempt got none, and may still be carried out, at any time.
     pub(super) async fn send<Q, A>(
         &self,
         path: &'static str,
         request: Q,
         retry: Retry,
-    ) -> StoreResult<Answered<A>>
+    ) -> StoreResult<(A, bool)>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + HasHeader + 'static,
@@ -120,7 +114,7 @@ impl Client {
                 Ok(answer) => {
                     self.check_cluster(&answer)?;
                     if !path.starts_with(KV) || self.is_recent(&answer, highest) {
-                        return Ok(Answered { answer, stray });
+                        return Ok((answer, stray));
                     }
                     // One member may lag behind for a moment; a second answer, by another member, tells.
                     if was_old || retry == Retry::Never {

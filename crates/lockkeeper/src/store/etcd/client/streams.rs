@@ -10,66 +10,48 @@ use super::{
     retry::{AbandonedRequest, REQUEST},
     txn::KeyRange,
 };
-use crate::store::StoreResult;
+use crate::{error::StoreError, store::StoreResult};
 use http::uri::PathAndQuery;
 use prost::Message;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Streaming;
 use tonic_prost::ProstCodec;
 
-/// The answer to keep-alives.
-pub(crate) struct KeptAlive {
-    /// All the leases live on.
-    pub(crate) all: bool,
-    /// The oldest term in which a server has answered.
-    pub(crate) term: u64,
-}
-
 impl Client {
-    /// Keeps leases alive.
+    /// Keeps a lease alive. Says in which term the server has answered; `None` if there is no such lease.
     ///
     /// Each renewal has a stream of its own, so that a late answer to an earlier renewal is never taken
     /// for an answer to this one.
-    pub(crate) async fn keep_alive(&self, leases: Vec<i64>) -> StoreResult<KeptAlive> {
+    pub(crate) async fn keep_alive(&self, lease: i64) -> StoreResult<Option<u64>> {
         self.check_not_restored()?;
         let (logins, epoch) = (self.logins(), self.epoch());
         let mut abandoned = AbandonedRequest::at(self, epoch);
         let kept = tokio::select! {
             biased;
-            kept = self.keep_alive_at(epoch, leases) => kept,
+            kept = self.keep_alive_at(epoch, lease) => kept,
             // Another request has left this endpoint, so waiting for it is of no use.
             () = self.endpoint_changed(epoch) => Err(Failure::broken("the endpoint fell silent")),
         };
         abandoned.answered = true;
         match kept {
-            Err(failure) if failure.token_refused && self.login.is_needed() => {
-                self.log_in(logins).await?;
-                Err(self.last_error(failure))
-            }
-            kept => self.or_leave_endpoint(epoch, kept),
+            Ok(term) => Ok(term),
+            Err(failure) => Err(self.stream_failed(epoch, logins, failure).await),
         }
     }
 
-    async fn keep_alive_at(&self, epoch: usize, leases: Vec<i64>) -> Result<KeptAlive, Failure> {
-        let missing = leases.len();
-        let requests = tokio_stream::iter(leases.into_iter().map(|id| LeaseRequest { id }));
-        let path = "/etcdserverpb.Lease/LeaseKeepAlive";
-        let mut answers =
-            bounded(self.stream::<_, LeaseKeepAliveResponse>(epoch, path, requests)).await?;
-        let mut kept = KeptAlive { all: true, term: u64::MAX };
-        for _ in 0..missing {
-            let next = async { answers.next().await.transpose().map_err(|s| Failure::from(&s)) };
-            let Some(answer) = bounded(next).await? else {
-                return Err(Failure::broken("the server ended the stream of keep-alives"));
-            };
+    async fn keep_alive_at(&self, epoch: usize, lease: i64) -> Result<Option<u64>, Failure> {
+        bounded(async {
+            let path = "/etcdserverpb.Lease/LeaseKeepAlive";
+            let request = tokio_stream::once(LeaseRequest { id: lease });
+            let mut answers =
+                self.stream::<_, LeaseKeepAliveResponse>(epoch, path, request).await?;
+            let answer = answers.next().await.transpose().map_err(|s| Failure::from(&s))?;
+            let ended = || Failure::broken("the server ended the stream of keep-alives");
+            let answer = answer.ok_or_else(ended)?;
             self.check_cluster(&answer).map_err(Failure::refusal)?;
-            kept.term = kept.term.min(answer.raft_term());
-            kept.all = answer.ttl > 0;
-            if !kept.all {
-                break;
-            }
-        }
-        Ok(kept)
+            Ok((answer.ttl > 0).then(|| answer.raft_term()))
+        })
+        .await
     }
 
     /// Opens a stream of watches at the endpoint in use, and says at which epoch that was.
@@ -78,25 +60,22 @@ impl Client {
         requests: S,
     ) -> StoreResult<(usize, impl Stream<Item = StoreResult<WatchResponse>> + Unpin + use<S>)> {
         let (logins, epoch) = (self.logins(), self.epoch());
-        let stream = bounded(self.stream(epoch, "/etcdserverpb.Watch/Watch", requests)).await;
-        match stream {
-            Err(failure) if failure.token_refused && self.login.is_needed() => {
-                self.log_in(logins).await?;
-                Err(failure.error)
-            }
-            stream => {
-                let stream: Streaming<WatchResponse> = self.or_leave_endpoint(epoch, stream)?;
+        let opened = self.stream::<_, WatchResponse>(epoch, "/etcdserverpb.Watch/Watch", requests);
+        match bounded(opened).await {
+            Ok(stream) => {
                 Ok((epoch, stream.map(|r| r.map_err(|status| Failure::from(&status).error))))
             }
+            Err(failure) => Err(self.stream_failed(epoch, logins, failure).await),
         }
     }
 
-    /// Leaves the endpoint if a stream at it has failed.
-    fn or_leave_endpoint<T>(&self, epoch: usize, result: Result<T, Failure>) -> StoreResult<T> {
-        result.map_err(|failure| {
-            self.leave_endpoint(epoch);
-            failure.error
-        })
+    /// Gets a new token if the old one was refused, and otherwise leaves the endpoint.
+    async fn stream_failed(&self, epoch: usize, logins: u64, failure: Failure) -> StoreError {
+        if failure.token_refused && self.login.is_needed() {
+            return self.log_in(logins).await.err().unwrap_or_else(|| self.last_error(failure));
+        }
+        self.leave_endpoint(epoch);
+        failure.error
     }
 
     async fn stream<Q, A>(

@@ -6,6 +6,7 @@
 //! | `ensemble` | the servers and how to reach them |
 //! | `connection` | one connection to one server |
 //! | `session` | a ZooKeeper session, which outlives its connections |
+//! | `error` | what refusals mean, and whether the request may have been carried out |
 //!
 //! Two things set it apart from other clients. It sends no pings: a session lives by the requests of its
 //! owner alone, so that its owner decides what keeps it alive. And it sends requests that belong together
@@ -13,6 +14,7 @@
 
 mod connection;
 mod ensemble;
+mod error;
 mod protocol;
 mod session;
 
@@ -21,26 +23,11 @@ pub(super) use protocol::Bytes;
 
 pub(super) use connection::PushHandler;
 pub(super) use ensemble::Ensemble;
+pub(super) use error::Error;
 pub(super) use protocol::{Acl, Code, NodeKind, Request, Stat};
 pub(super) use session::{OnExpiry, Session};
 
 use protocol::Parts;
-
-/// Why a request has no good answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Error {
-    /// The server refused the request, so it changed nothing.
-    Refused(Code),
-    /// The connection broke before the answer came, or the answer makes no sense. The request may have
-    /// been carried out.
-    Broken,
-    /// No server could be reached. Nothing was sent.
-    Unreachable(String),
-    /// The session has ended. Nothing was sent.
-    Expired,
-    /// The servers do not accept the credentials. Nothing was sent.
-    Denied,
-}
 
 type Result<T> = std::result::Result<T, Error>;
 

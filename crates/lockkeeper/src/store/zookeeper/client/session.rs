@@ -18,6 +18,9 @@ use std::{
 };
 use tokio::sync::watch;
 
+/// How often a read is tried.
+const READ_TRIES: usize = 3;
+
 /// What follows when the session has ended on the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnExpiry {
@@ -139,13 +142,38 @@ impl Session {
         Ok(answers)
     }
 
-    /// The same for a number of requests that is known.
+    /// The same for reads, which change nothing and are therefore repeated, also in another session.
+    ///
+    /// # Errors
+    /// As [`ask_all`](Self::ask_all), and if the connection breaks again and again.
+    pub(crate) async fn read_all(&self, requests: &[Request]) -> Result<Vec<Answer>> {
+        let mut last = Error::Expired;
+        for _ in 0..READ_TRIES {
+            match self.ask_all(requests).await {
+                Ok(answers) if answers.iter().any(|a| matches!(a, Err(Error::Broken))) => {
+                    last = Error::Broken;
+                }
+                Err(Error::Expired) => last = Error::Expired,
+                answers => return answers,
+            }
+        }
+        Err(last)
+    }
+
+    /// The same for a number of reads that is known.
+    ///
+    /// # Errors
+    /// As [`read_all`](Self::read_all).
+    pub(crate) async fn read<const N: usize>(&self, requests: [Request; N]) -> Result<[Answer; N]> {
+        Ok(exactly(self.read_all(&requests).await?))
+    }
+
+    /// The same as `ask_all` for a number of requests that is known.
     ///
     /// # Errors
     /// As [`ask_all`](Self::ask_all).
     pub(crate) async fn ask<const N: usize>(&self, requests: [Request; N]) -> Result<[Answer; N]> {
-        let answers = self.ask_all(&requests).await?;
-        Ok(answers.try_into().unwrap_or_else(|_| std::array::from_fn(|_| Err(Error::Broken))))
+        Ok(exactly(self.ask_all(&requests).await?))
     }
 
     /// Sends one request; its failures and the session's are one.
@@ -193,6 +221,10 @@ impl Session {
         let made = tokio::spawn(Arc::clone(&self.0).reconnect(failures)).await;
         made.unwrap_or_else(|_| Err(Error::Unreachable("the runtime is shutting down".into())))
     }
+}
+
+fn exactly<const N: usize>(answers: Vec<Answer>) -> [Answer; N] {
+    answers.try_into().unwrap_or_else(|_| std::array::from_fn(|_| Err(Error::Broken)))
 }
 
 impl Drop for Session {
