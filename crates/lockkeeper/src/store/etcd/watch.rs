@@ -27,7 +27,7 @@ use crate::{
     store::{Hints, StoreResult},
 };
 use std::{collections::HashMap, future::poll_fn, mem::take, pin::Pin, sync::Arc, task::Poll};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt as _, wrappers::UnboundedReceiverStream};
 
 /// The id of the watch on the session's inbox.
@@ -49,6 +49,8 @@ pub(super) struct WaitTarget {
 /// what the watches would have told.
 pub(super) struct Watches {
     requests: mpsc::UnboundedSender<WatchRequest>,
+    /// Dropped with the session, which its stream notices.
+    _session: oneshot::Sender<()>,
     last_id: i64,
     /// What each watch is for.
     targets: HashMap<i64, WaitTarget>,
@@ -58,9 +60,9 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    fn new(requests: mpsc::UnboundedSender<WatchRequest>) -> Self {
+    fn new(requests: mpsc::UnboundedSender<WatchRequest>, session: oneshot::Sender<()>) -> Self {
         let (targets, ids, unblocked) = Default::default();
-        Self { requests, last_id: INBOX, targets, ids, unblocked }
+        Self { requests, _session: session, last_id: INBOX, targets, ids, unblocked }
     }
 
     fn send(&self, request: WatchRequest) {
@@ -130,7 +132,8 @@ impl Etcd {
 
     async fn serve_watches(&self, session: SessionId, hints: &dyn Hints) -> StoreResult<()> {
         let (requests, sent) = mpsc::unbounded_channel();
-        let watches = Watches::new(requests);
+        let (stands, mut forgotten) = oneshot::channel();
+        let watches = Watches::new(requests, stands);
         watches.send(create_watch(INBOX, self.keys.inbox(public_id(session)), 0, &[]));
         self.sessions.with(session, |local| local.watches = Some(watches));
         let logins = self.client.logins();
@@ -139,6 +142,7 @@ impl Etcd {
             let response = tokio::select! {
                 // The client has left this endpoint, so something is wrong with it.
                 () = self.client.endpoint_changed(epoch) => return Ok(()),
+                _ = &mut forgotten => return Ok(()),
                 response = stream.next() => response,
             };
             let (mut arrived, mut left) = (Poll::Ready(response), AT_ONCE);
