@@ -26,6 +26,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 ///
 /// # Errors
 /// Wrong arguments, an unknown command, and those of the store.
+#[expect(clippy::future_not_send, reason = "the main of a program awaits it, on its own thread")]
 pub async fn serve(open: impl AsyncFn(&str) -> Result<AnyStore>) -> Result<()> {
     let args: Vec<String> = env::args().skip(1).collect();
     let [url, ttl, lock_delay] = args.as_slice() else {
@@ -86,6 +87,7 @@ struct Taker {
 }
 
 impl Taker {
+    #[expect(clippy::future_not_send, reason = "as `serve`, which awaits it")]
     async fn obey(
         &mut self,
         command: &str,
