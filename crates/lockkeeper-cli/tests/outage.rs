@@ -70,6 +70,8 @@ fn the_wait_bounds_all_that_a_store_can_do(site: &mut Proxied) -> Result<()> {
     eprintln!("a server that falls silent: -w 5 took {took:.1?}: {said:?}");
     ensure!(code == 69, "{code}: {said:?}");
     ensure!(took >= wait && took < wait + SLACK, "{took:?}: {said:?}");
+    let told = said.iter().filter(|line| line.contains("the store has not answered for "));
+    ensure!(told.count() <= 1, "{said:?}");
     site.open();
     ensure!(holder.end().success());
 

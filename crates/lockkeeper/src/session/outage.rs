@@ -105,6 +105,15 @@ impl<'a> Outage<'a> {
         }
     }
 
+    /// The session that stood in line is lost. If it was lost because the store does not answer, the outage
+    /// goes on.
+    pub(crate) fn inherit(&mut self, away: Option<Away>) {
+        if self.away.is_none() && away.is_some() {
+            self.away = away;
+            self.pass.inspect(|pass| pass.tell(self.away.clone()));
+        }
+    }
+
     /// Notes a failed attempt; answers with the pause before the next one.
     pub(crate) fn failed(&mut self, e: StoreError) -> Duration {
         self.set(e, Duration::ZERO);

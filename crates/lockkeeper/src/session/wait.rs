@@ -115,7 +115,10 @@ pub(crate) async fn acquire(
             WaitOutcome::SessionLost(why) if request.patience == Patience::Try => {
                 return Err(Error::Lost { name: request.name.clone(), why });
             }
-            WaitOutcome::SessionLost(why) => observe::reentering(&request.name, why),
+            WaitOutcome::SessionLost(why) => {
+                outage.inherit(session.state.away());
+                observe::reentering(&request.name, why);
+            }
         }
         // A session that is lost again and again must not keep us, or the store, busy.
         drift = (drift * 2).clamp(DRIFT_PAUSE, Duration::from_secs(1));
