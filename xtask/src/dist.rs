@@ -17,15 +17,11 @@ const COMPLETIONS: &[(&str, &str)] = &[
 ];
 
 /// The files of this repository that are installed.
-const DOCUMENTS: &[&str] = &[
-    "README.md",
-    "CHANGELOG.md",
-    "LICENSE-APACHE",
-    "LICENSE-MIT",
-    "docs/cli.md",
-    "docs/schema/events.json",
-    "docs/schema/listing.json",
-];
+const DOCUMENTS: &[&str] =
+    &["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "docs/cli.md"];
+
+/// The folder of the schemas, all of which are installed.
+const SCHEMAS: &str = "docs/schema";
 
 pub(crate) fn run() -> Result<ExitCode> {
     let built =
@@ -53,9 +49,14 @@ fn lay_out(root: &Path, program: &Path, dist: &Path) -> Result<()> {
     }
     let manual = dist.join("share/man/man1").display().to_string();
     output(program, &["man", "--into", &manual])?;
+    let documents = dist.join("share/doc/lockkeeper");
     for document in DOCUMENTS {
         let to = document.strip_prefix("docs/").unwrap_or(document);
-        copy(&root.join(document), &dist.join("share/doc/lockkeeper").join(to))?;
+        copy(&root.join(document), &documents.join(to))?;
+    }
+    for schema in fs::read_dir(root.join(SCHEMAS)).context("no schemas")? {
+        let schema = schema?;
+        copy(&schema.path(), &documents.join("schema").join(schema.file_name()))?;
     }
     Ok(())
 }

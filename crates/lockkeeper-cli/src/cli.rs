@@ -462,11 +462,12 @@ mod tests {
     #[test]
     fn every_verb_has_examples_in_its_long_help() {
         for verb in Cli::command().get_subcommands() {
-            let (name, help) = (verb.get_name(), verb.get_after_long_help());
+            let help = verb.get_after_long_help().or(verb.get_after_help());
+            let name = verb.get_name();
             let help = help.map(ToString::to_string).unwrap_or_default();
             let mut lines = help.lines().skip_while(|line| *line != "Examples:");
             let is_example = |line: &str| line.contains("lockkeeper ") && line.contains(name);
-            assert!(lines.any(is_example), "{name} needs `Examples:` in its after_long_help");
+            assert!(lines.any(is_example), "{name} needs `Examples:` behind its long help");
         }
     }
 

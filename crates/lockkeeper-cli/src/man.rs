@@ -55,7 +55,8 @@ fn pages() -> Vec<(String, Command)> {
 }
 
 fn text(command: Command) -> Result<String, Failure> {
-    let more = command.get_after_long_help().map(|text| sections(&text.to_string()));
+    let more = command.get_after_long_help().or(command.get_after_help());
+    let more = more.map(|text| sections(&text.to_string()));
     let has_verbs = command.get_subcommands().any(|verb| !verb.is_hide_set());
     let source = concat!("lockkeeper ", env!("CARGO_PKG_VERSION"));
     let page = Man::new(command).source(source).manual("lockkeeper");
