@@ -76,7 +76,17 @@ fn secrets(word: &str) -> Vec<(String, String)> {
         // Without the scheme: the letter of a flag may stick to it, as in `-wredis://…`.
         (word[end..].to_owned(), open[scheme..].to_owned())
     });
-    urls.filter(|(secret, open)| secret != open).collect()
+    let urls = urls.filter(|(secret, open)| secret != open);
+    urls.flat_map(|url| [as_in_json(&url), Some(url)]).flatten().collect()
+}
+
+/// The same as they stand in a line of JSON, if that writes them in another way.
+fn as_in_json((secret, open): &(String, String)) -> Option<(String, String)> {
+    let inner = |text: &str| {
+        let quoted = serde_json::to_string(text).ok()?;
+        Some(quoted.strip_prefix('"')?.strip_suffix('"')?.to_owned())
+    };
+    Some((inner(secret)?, inner(open)?)).filter(|(escaped, _)| escaped != secret)
 }
 
 /// Does the text end with a store's scheme, at its beginning or where a flag's value begins?
@@ -108,6 +118,14 @@ mod tests {
         {
             assert!(!is_secret(word), "{word}");
         }
+    }
+
+    #[test]
+    fn a_password_is_also_found_in_json() {
+        let found = secrets("redis://me:p\"w@host");
+        let [json, plain] = found.as_slice() else { panic!("{found:?}") };
+        assert_eq!(plain.0, "://me:p\"w@host");
+        assert_eq!((json.0.as_str(), json.1.as_str()), ("://me:p\\\"w@host", "://me@host"));
     }
 
     #[test]

@@ -5,9 +5,11 @@ mod support;
 use nix::unistd::Uid;
 use std::{
     fs,
+    net::TcpListener,
     os::unix::fs::{PermissionsExt as _, chown},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    time::{Duration, Instant},
 };
 use support::{Place, eventually};
 
@@ -358,7 +360,11 @@ fn no_verb_shows_a_password_wherever_it_came_from() {
 #[test]
 fn completions_know_verbs_stores_and_locks() {
     let site = Site::new();
-    site.write("lockkeeper.toml", "store = 'dev'\n[stores.dev]\nurl = 'sqlite:dev.db'\n[stores.slow]\nurl = 'redis://192.0.2.1'");
+    // A server that takes connections and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let stores = "store = 'dev'\n[stores.dev]\nurl = 'sqlite:dev.db'\n[stores.slow]";
+    site.write("lockkeeper.toml", &format!("{stores}\nurl = 'redis://{address}'"));
     let completed = |words: &[&str]| {
         let arguments = [&["--", "lockkeeper"], words].concat();
         let variables =
@@ -387,7 +393,10 @@ fn completions_know_verbs_stores_and_locks() {
     assert_eq!(listed(&["show", ""]), ["deploy", "orders/1"]);
     assert_eq!(listed(&["run", "-n", "dep"]), ["deploy"]);
     assert_eq!(listed(&["--store", "dev", "ls", "o"]), ["orders/1"]);
+    let asked = Instant::now();
     assert!(listed(&["--store", "slow", "show", ""]).is_empty(), "a store that is silent");
+    let took = asked.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}: a store has 300 ms, and seconds to connect");
     assert!(listed(&["--store", "nope", "show", ""]).is_empty());
     for holder in &mut holders {
         assert!(holder.end().success());

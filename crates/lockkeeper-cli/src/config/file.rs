@@ -191,6 +191,14 @@ mod tests {
     }
 
     #[test]
+    fn the_example_of_the_documentation_has_no_mistake() {
+        let text = include_str!("../../../../docs/cli.md");
+        let example = text.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
+        let settings = read(example.unwrap()).unwrap();
+        assert_eq!(settings.stores.keys().collect::<Vec<_>>(), ["dev", "prod"]);
+    }
+
+    #[test]
     fn a_mistake_is_told_with_file_line_and_the_nearest_key() {
         for (text, says) in [
             ("\nstor = \"a:b\"", "/etc/x.toml:2: unknown key `stor`; did you mean `store`?"),
