@@ -1,6 +1,6 @@
 //! Pictures of a terminal: what `tmux capture-pane -e -p` prints, as SVG.
 //!
-//! Each run of one style is a text of fixed length, so that columns stand under each other whatever
+//! Each word is a text of fixed length at its place, so that columns stand under each other whatever
 //! font the reader has. Blocks are drawn as rectangles: fonts leave gaps between them.
 
 use std::{
@@ -135,18 +135,33 @@ fn draw(out: &mut String, run: &Run, top: f32) {
             rect(out, (left + px(n, WIDTH), top + HEIGHT - height, WIDTH, height), fill, opacity);
         }
     }
-    let text: String = run.text.chars().map(|c| if block(c).is_some() { ' ' } else { c }).collect();
-    if text.trim().is_empty() {
-        return;
-    }
     let weight = if run.style.bold { " font-weight=\"600\"" } else { "" };
-    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace(' ', "\u{a0}");
-    let _ = writeln!(
-        out,
-        "<text x=\"{left:.1}\" y=\"{:.1}\" textLength=\"{width:.1}\" \
-         lengthAdjust=\"spacingAndGlyphs\" fill=\"{fill}\" opacity=\"{opacity}\"{weight}>{text}</text>",
-        top + BASE,
-    );
+    for (n, word) in words(&run.text) {
+        let (x, y) = (left + px(n, WIDTH), top + BASE);
+        let width = px(word.chars().count(), WIDTH);
+        let word = word.replace('&', "&amp;").replace('<', "&lt;");
+        let _ = writeln!(
+            out,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" textLength=\"{width:.1}\" \
+             lengthAdjust=\"spacingAndGlyphs\" fill=\"{fill}\" opacity=\"{opacity}\"{weight}>{word}</text>"
+        );
+    }
+}
+
+/// The words of a run, each with the number of cells before it. Blocks are none.
+fn words(text: &str) -> Vec<(usize, String)> {
+    let mut words: Vec<(usize, String)> = Vec::new();
+    let mut inside = false;
+    for (n, c) in text.chars().enumerate() {
+        let part = c != ' ' && block(c).is_none();
+        match words.last_mut() {
+            Some((_, word)) if inside && part => word.push(c),
+            _ if part => words.push((n, c.into())),
+            _ => {}
+        }
+        inside = part;
+    }
+    words
 }
 
 fn opacity(style: Style) -> f32 {
@@ -184,8 +199,8 @@ mod tests {
 
     #[test]
     fn text_is_escaped_and_blocks_are_rectangles() {
-        let picture = svg("<a> ▄\n");
-        assert!(picture.contains(">&lt;a>\u{a0}\u{a0}</text>"), "{picture}");
+        let picture = svg("<a>  b▄\n");
+        assert!(picture.contains(">&lt;a></text>") && picture.contains(">b</text>"), "{picture}");
         assert!(picture.contains("height=\"8.5\""), "{picture}");
     }
 }

@@ -31,7 +31,7 @@ const CELLS: [(&str, usize, u16); 8] = [
     ("PROGRAM", 14, 84),
     ("SINCE", 12, 0),
     ("ENDS IN", 11, 70),
-    ("FENCE", 10, 96),
+    ("FENCE", 17, 96),
     ("LABEL", 24, 120),
 ];
 
@@ -40,8 +40,9 @@ const PANEL: u16 = 4;
 
 /// Draws the lock that is open.
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &mut Model, theme: Theme) {
-    let head_rows = if area.height >= 12 { 4 } else { 2 };
+    let head_rows = if area.height >= 14 { 5 } else { 2 };
     let (head, rest) = split_top(area, head_rows);
+    let (_, head) = split_top(head, u16::from(head.height > 2));
     let panel = if rest.height >= PANEL + 4 { PANEL } else { 0 };
     let (body, panel) = split_bottom(rest, panel);
     frame.render_widget(Paragraph::new(head_lines(model, area.width.into(), theme)), head);
@@ -96,7 +97,7 @@ fn head_lines(model: &Model, width: usize, theme: Theme) -> Vec<Line<'static>> {
     if room > 20 && waits.iter().flatten().next().is_some() {
         lines.push(Line::from(vec![
             Span::styled("   waiting, 5 minutes  ", theme.faint()),
-            Span::styled(bars(&waits), theme.wait()),
+            Span::styled(bars(&waits, 0), theme.wait()),
         ]));
     }
     lines
@@ -164,16 +165,20 @@ fn panel_lines(model: &Model, ticket: &Ticket, width: usize, theme: Theme) -> Ve
     let rule = "─".repeat(width);
     let ends = ends(known_end(ticket), model.drift());
     let pairs = [
-        [("mode", ticket.mode.to_string()), ("program", program(ticket)), ("fence", fence(ticket))],
-        [("ends in", ends), ("since", since(model, ticket)), ("label", label_words(ticket))],
-        [("ticket", ticket.id.to_string()), ("", String::new()), ("", String::new())],
+        vec![
+            ("fence", fence(ticket)),
+            ("mode", ticket.mode.to_string()),
+            ("program", program(ticket)),
+        ],
+        vec![("ends in", ends), ("label", label_words(ticket))],
+        vec![("ticket", ticket.id.to_string())],
     ];
     let mut lines = vec![Line::styled(rule, theme.faint())];
     for row in pairs {
         let mut spans = Vec::new();
         let mut room = width;
-        for (what, value) in row.iter().filter(|(what, _)| !what.is_empty()) {
-            let text = cut(value, room.saturating_sub(what.width() + 2));
+        for (what, value) in row {
+            let text = cut(&value, room.saturating_sub(what.width() + 2));
             room = room.saturating_sub(what.width() + text.width() + 4);
             spans.push(Span::styled(format!(" {what} "), theme.faint()));
             spans.push(Span::raw(format!("{text}  ")));

@@ -1,6 +1,6 @@
 //! What a key does.
 
-use super::model::{Eviction, Model, Open, Scroll};
+use super::model::{Eviction, Model, Scroll};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// The longest filter, in characters.
@@ -24,18 +24,19 @@ pub(super) enum Action {
 }
 
 /// Every key, for the help.
-pub(super) const KEYS: [(&str, &str); 12] = [
-    ("↑ ↓  k j", "one row up or down"),
-    ("PgUp PgDn", "one page; Home and End go to the ends"),
-    ("Enter", "open the lock with its whole line"),
-    ("Esc", "back; clears the filter; leaves from the list"),
-    ("/", "filter by name, owner or label, as you type"),
+pub(super) const KEYS: [(&str, &str); 13] = [
+    ("↑ ↓  k j", "one row"),
+    ("PgUp PgDn", "one page"),
+    ("Home End", "the first, the last"),
+    ("Enter", "open the lock"),
+    ("Esc", "back; from the list, leave"),
+    ("/", "filter as you type"),
     ("← →  s", "sort by another column"),
-    ("r", "the other way round"),
-    ("e", "evict the holder, or the chosen ticket; y confirms"),
+    ("r", "reverse the order"),
+    ("e, then y", "evict"),
     ("F5", "ask the store at once"),
-    ("Ctrl-L", "draw everything anew"),
-    ("Ctrl-Z", "to the shell; fg comes back"),
+    ("Ctrl-L", "draw anew"),
+    ("Ctrl-Z", "to the shell"),
     ("q  Ctrl-C", "leave"),
 ];
 
@@ -78,16 +79,15 @@ fn set(flag: &mut bool) -> Option<Action> {
 }
 
 fn in_lock(model: &mut Model, code: KeyCode) -> Option<Action> {
+    if matches!(code, KeyCode::Esc | KeyCode::Backspace | KeyCode::Left) {
+        model.open = None;
+        return None;
+    }
     let len = model.open_line().map_or(0, |line| line.tickets.len());
-    match (code, &mut model.open) {
-        (KeyCode::Esc | KeyCode::Backspace | KeyCode::Left, open) => *open = None,
-        (code, Some(Open { scroll, .. })) => {
-            if scroll_by(scroll, code, len) {
-                let at = scroll.at;
-                model.choose_ticket(at);
-            }
-        }
-        _ => {}
+    let open = model.open.as_mut()?;
+    if scroll_by(&mut open.scroll, code, len) {
+        let at = open.scroll.at;
+        model.choose_ticket(at);
     }
     None
 }
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(type_in(&mut model, "/001q"), None);
         assert_eq!((model.filter.as_str(), model.rows.len()), ("001q", 0));
         press_all(&mut model, &[KeyCode::Backspace]);
-        assert_eq!(model.rows.len(), 10);
+        assert_eq!(model.rows.len(), 11, "0001, and 0010 to 0019");
         assert_eq!(press_all(&mut model, &[KeyCode::Enter]), None);
         assert!(!model.typing);
         assert_eq!(press_all(&mut model, &[KeyCode::Esc]), None);

@@ -46,7 +46,7 @@ const CELLS: [(Cell, &str, usize, u16); 9] = [
     (Cell::Sorted(Column::Waiting), "LINE", 6, 0),
     (Cell::Ticks, "", 14, 146),
     (Cell::Sorted(Column::Longest), "LONGEST", 12, 92),
-    (Cell::Chart, "5 MINUTES", 20, 112),
+    (Cell::Chart, " 5 MINUTES", 20, 112),
 ];
 
 /// Draws the totals, the table and what the listing does not show.
@@ -262,7 +262,9 @@ fn cell_spans(
             longest => text(age(longest, model.drift()), theme.wait()),
         },
         Cell::Ticks => text(ticks(row.waiting, width), theme.wait()),
-        Cell::Chart => text(waits(model, lock, width), theme.wait()),
+        Cell::Chart => {
+            text(format!(" {}", waits(model, lock, width.saturating_sub(1))), theme.wait())
+        }
     }
 }
 
@@ -298,10 +300,11 @@ fn ticks(waiting: usize, width: usize) -> String {
     }
 }
 
-/// The waiters of the last minutes; nothing if there were none.
+/// The waiters of the last minutes, against the longest line of all; nothing if there were none.
 fn waits(model: &Model, lock: &Lock, width: usize) -> String {
     let samples = model.history.of(&lock.name, model.now, width);
-    bars(&samples.iter().map(|sample| sample.map(|sample| sample[0])).collect::<Vec<_>>())
+    let values: Vec<_> = samples.iter().map(|sample| sample.map(|sample| sample[0])).collect();
+    bars(&values, u64::try_from(model.totals.longest_line).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -83,6 +83,8 @@ pub(super) struct Totals {
     pub(super) waiting: usize,
     /// How many names have waiters.
     pub(super) lines: usize,
+    /// How many wait in the longest of them.
+    pub(super) longest_line: usize,
     /// The longest wait, and the lock that is waited for.
     pub(super) longest: Option<(Duration, Name)>,
 }
@@ -352,6 +354,7 @@ fn totals(lines: &[Line]) -> Totals {
         let row = Row::new(index, line);
         totals.held += usize::from(line.holders().next().is_some());
         totals.waiting += row.waiting;
+        totals.longest_line = totals.longest_line.max(row.waiting);
         totals.lines += usize::from(row.waiting > 0);
         let longest = totals.longest.as_ref().map(|(longest, _)| *longest);
         if row.longest > longest {
@@ -479,6 +482,7 @@ pub(super) mod tests {
     fn totals_count_all_locks() {
         let totals = model(&[line("a", 1, 2), line("b", 1, 0), line("c", 1, 1)]).totals;
         assert_eq!((totals.names, totals.held, totals.waiting, totals.lines), (3, 3, 3, 2));
+        assert_eq!(totals.longest_line, 2);
         assert_eq!(totals.longest.unwrap().1.as_str(), "a");
     }
 }

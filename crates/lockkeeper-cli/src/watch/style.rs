@@ -103,10 +103,10 @@ fn cut_left(text: &str, width: usize) -> String {
     kept.iter().rev().collect()
 }
 
-/// A small chart, one column for each value, against the highest one.
-pub(super) fn bars(values: &[Option<u64>]) -> String {
+/// A small chart, one column for each value, against the highest one or against `most` if that is higher.
+pub(super) fn bars(values: &[Option<u64>], most: u64) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let most = values.iter().flatten().copied().max().unwrap_or(0).max(1);
+    let most = values.iter().flatten().copied().max().unwrap_or(0).max(most).max(1);
     let bar = |value: &Option<u64>| match value {
         None => ' ',
         Some(0) => '▁',
@@ -147,7 +147,8 @@ mod tests {
 
     #[test]
     fn bars_show_the_difference_between_none_and_few() {
-        assert_eq!(bars(&[None, Some(0), Some(1), Some(50), Some(100)]), " ▁▂▄█");
-        assert_eq!(bars(&[Some(0)]), "▁");
+        assert_eq!(bars(&[None, Some(0), Some(1), Some(50), Some(100)], 0), " ▁▂▄█");
+        assert_eq!(bars(&[Some(0)], 0), "▁");
+        assert_eq!(bars(&[Some(2)], 4), "▄");
     }
 }

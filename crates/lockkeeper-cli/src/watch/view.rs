@@ -174,8 +174,8 @@ fn help(theme: Theme) -> Text<'static> {
     lines.extend([
         Line::default(),
         mark("●", theme.held(), "held"),
-        mark("◔", theme.warn(), "held, and ends soon unless it is renewed"),
-        mark("◌", theme.faint(), "kept closed; its holder has gone (--at-least)"),
+        mark("◔", theme.warn(), "held, not renewed, ends soon"),
+        mark("◌", theme.faint(), "kept closed (--at-least)"),
         mark("○", theme.wait(), "waits"),
         mark("◆", theme.peer(), "another library's client"),
     ]);
@@ -237,7 +237,7 @@ pub(super) mod tests {
         let text = screen(&mut model, 110, 24);
         assert!(text.starts_with(" lockkeeper sqlite:locks.db"), "{text}");
         assert!(text.contains("● live") && text.contains("of 2 names"), "{text}");
-        let row = text.lines().find(|row| row.contains("jobs/a ")).unwrap();
+        let row = text.lines().find(|row| row.contains("jobs/a ") && row.contains("pid")).unwrap();
         for cell in ["●", "ci (pid 7)", "3 min 12 s", "15 s", " 3 "] {
             assert!(row.contains(cell), "{cell} in {row}");
         }
