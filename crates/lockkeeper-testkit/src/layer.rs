@@ -37,8 +37,8 @@
 use lockkeeper::{
     Capabilities, Line, Mode, Name, Store, StoreError, TicketId,
     store::{
-        Advice, AnyStore, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
-        Open, PollScope, Renewal, SessionId, StoreId, StoreResult, Terms, TicketStatus,
+        Advice, AnyStore, Attach, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left,
+        ListScope, Open, PollScope, Renewal, SessionId, StoreId, StoreResult, Terms, TicketStatus,
     },
 };
 use std::sync::Arc;
@@ -296,6 +296,14 @@ impl<L: Layer> Store for Layered<L> {
 
     async fn advice(&self) -> StoreResult<Vec<Advice>> {
         Store::advice(self.0.inner()).await
+    }
+
+    fn detach(&self, session: SessionId) -> StoreResult<Vec<u8>> {
+        self.0.inner().detach(session)
+    }
+
+    async fn attach(&self, ask: Attach) -> StoreResult<()> {
+        Store::attach(self.0.inner(), ask).await
     }
 
     fn forget(&self, session: SessionId) {

@@ -32,8 +32,8 @@
 //! `tokio::task::spawn_blocking`. Dropping works anywhere.
 
 use crate::{
-    Advice, Builder, Capabilities, Cell, Health, IntoName, Leader, Line, Loss, Observer, Result,
-    Retry, Sequencer, Store, TicketId, Wait, Watch, api::acquire::finish,
+    Advice, Builder, Capabilities, Cell, Detached, Health, IntoName, Leader, Line, Loss, Observer,
+    Result, Retry, Sequencer, Store, TicketId, Wait, Watch, api::acquire::finish,
     session::own_thread::OwnThread, store::AnyStore,
 };
 use futures_core::Stream;
@@ -167,6 +167,12 @@ impl Keeper {
     /// As [`crate::Keeper::election`].
     pub fn election(&self, name: impl IntoName) -> Election {
         Election(self.as_async().election(name), self.clone())
+    }
+
+    /// As [`crate::Keeper::attach`], with the same errors.
+    pub fn attach(&self, detached: &Detached) -> Result<Guard> {
+        let guard = self.block_on(self.as_async().attach(detached))?;
+        Ok(Guard { guard, keeper: self.clone() })
     }
 
     /// As [`crate::Keeper::capabilities`].
@@ -401,6 +407,11 @@ impl Guard {
     /// As [`crate::Guard::release`].
     pub fn release(self) -> Result<()> {
         self.keeper.block_on(self.guard.release())
+    }
+
+    /// As [`crate::Guard::detach`], with the same errors.
+    pub fn detach(self) -> Result<Detached> {
+        self.keeper.block_on(self.guard.detach())
     }
 }
 

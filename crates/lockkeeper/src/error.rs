@@ -1,8 +1,11 @@
 //! What can go wrong, said so that a program can act on it.
 
-use crate::model::{
-    name::{Name, NameError},
-    ticket::{Mode, TicketIdError},
+use crate::{
+    model::{
+        name::{Name, NameError},
+        ticket::{Mode, TicketIdError},
+    },
+    store::StoreId,
 };
 use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration};
 
@@ -94,6 +97,17 @@ pub enum Error {
     /// The text is no sequencer.
     #[error("not a sequencer: {0}")]
     Sequencer(&'static str),
+    /// The text is no [detached lock](crate::Detached). It is not repeated here, because it may be a secret.
+    #[error("not a detached lock: {0}")]
+    Detached(&'static str),
+    /// The lock was detached from another store, or this one has lost its data since.
+    #[error("the lock is in the store {wanted}, and this is the store {found}")]
+    OtherStore {
+        /// Where the lock was detached from.
+        wanted: StoreId,
+        /// Where it was to be attached.
+        found: StoreId,
+    },
     /// The text is no ticket id.
     #[error(transparent)]
     TicketId(#[from] TicketIdError),
@@ -185,6 +199,10 @@ pub enum Loss {
     /// The keeper was closed, or the runtime that renewed the session has ended.
     #[error("the keeper was closed")]
     Closed,
+    /// Its guard was [detached](crate::Guard::detach), for another process to take over. Only a
+    /// [`LossToken`](crate::LossToken) says this.
+    #[error("the lock was detached from this process")]
+    Detached,
     /// Its guard was released or dropped. Only a [`LossToken`](crate::LossToken) says this.
     #[error("the lock was released")]
     Released,
@@ -200,6 +218,7 @@ impl Loss {
             Self::Evicted => "evicted",
             Self::MaxHold => "max_hold",
             Self::Closed => "closed",
+            Self::Detached => "detached",
             Self::Released => "released",
         }
     }

@@ -39,6 +39,7 @@
 //! | one leader, and to know which | [`Keeper::election`] |
 //! | to stop when the lock is lost | [`Acquire::run`], [`Guard::lost`], [`Guard::loss`] |
 //! | to refuse an overtaken writer | [`Guard::fence`], [`Guard::sequencer`] with [`Keeper::check`] |
+//! | to hand a lock to another process | [`Guard::detach`], [`Keeper::attach`] |
 //! | a small value under the lock | [`Guard::write`], [`Keeper::write_under`], [`Keeper::read`] |
 //! | to see holders and waiters | [`Keeper::list`], [`Keeper::get`], [`Keeper::watch`] |
 //! | to know what in the server's set-up can hurt locks | [`Keeper::advice`] |
@@ -74,6 +75,7 @@ mod sync;
 pub use api::{
     acquire::Acquire,
     builder::Builder,
+    detached::Detached,
     election::{Campaign, Election, Leader, Observer, Term},
     guard::{Guard, Health},
     keeper::Keeper,

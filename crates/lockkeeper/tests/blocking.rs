@@ -180,3 +180,16 @@ fn locks_in_a_file_are_handed_over_between_threads() {
     guard.release().unwrap();
     assert!(waiter.join().unwrap() > first);
 }
+
+#[test]
+fn a_lock_is_detached_and_attached_again() {
+    let keeper = keeper("blocking-detach");
+    let guard = keeper.lock("a").lease(Duration::from_secs(60)).take().unwrap();
+    let fence = guard.fence();
+    let detached = guard.detach().unwrap();
+    assert!(keeper.lock("a").try_now().unwrap().is_none());
+    let guard = keeper.attach(&detached).unwrap();
+    assert_eq!(guard.fence(), fence);
+    guard.release().unwrap();
+    assert!(keeper.lock("a").try_now().unwrap().is_some());
+}

@@ -6,6 +6,7 @@ mod chaos;
 mod clock;
 mod contract;
 mod delay;
+mod detach;
 mod election;
 mod evict;
 mod fence;
@@ -44,6 +45,7 @@ pub(crate) const GROUPS: &[&str] = &[
     "chaos",
     "delay",
     "lease",
+    "detach",
     "cells",
     "look",
     "names",
@@ -73,6 +75,7 @@ pub(crate) fn all() -> Vec<Case> {
         chaos::cases(),
         delay::cases(),
         lease::cases(),
+        detach::cases(),
         cells::cases(),
         look::cases(),
         names::cases(),

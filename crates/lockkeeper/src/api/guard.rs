@@ -1,7 +1,7 @@
 //! A lock in hand.
 
 use crate::{
-    api::loss_token::LossToken,
+    api::{detached::Detached, loss_token::LossToken},
     clock::Moment,
     error::{Error, Loss, Result},
     model::{
@@ -317,6 +317,41 @@ impl Guard {
     #[must_use]
     pub fn holds(&self) -> usize {
         Arc::strong_count(&self.hold)
+    }
+
+    /// Lets go of the lock without releasing it, and returns what another process needs to
+    /// [attach](crate::Keeper::attach) it. Until then no process renews the lock: it ends with its TTL.
+    ///
+    /// Only a lock with a fixed [`lease`](crate::Acquire::lease), or one that was attached, can be detached: it
+    /// has a session of its own.
+    ///
+    /// ```
+    /// # use lockkeeper::{Detached, Keeper}; use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkeeper::Result<()> {
+    /// # let url = "memory://doc-detach";
+    /// # let (keeper, other) = (Keeper::connect(url).await?, Keeper::connect(url).await?);
+    /// let guard = keeper.lock("import").lease(Duration::from_secs(60)).await?;
+    /// let secret: String = guard.detach().await?.secret_text();    // into a file of mode 0600
+    /// // Another process:
+    /// let guard = other.attach(&secret.parse()?).await?;
+    /// guard.release().await?;
+    /// # keeper.close().await; other.close().await; Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Option`] if the lock has no session of its own, has other guards, or was taken with `at_least`
+    /// or `max_hold`; [`Error::Lost`]; [`Error::Unsupported`] by a store that ties sessions to a connection.
+    /// After an error the lock is released in the background.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may leave the lock held until its TTL is over.
+    pub async fn detach(self) -> Result<Detached> {
+        self.ensure_held()?;
+        let Some(hold) = Arc::into_inner(self.hold) else {
+            let what = "another guard of the same owner holds the lock: it cannot be detached";
+            return Err(Error::option("reentrant_as", what));
+        };
+        hold.detach().await
     }
 
     /// Releases the lock and waits until the store has confirmed it. One round trip.

@@ -2,8 +2,8 @@
 
 use crate::{
     api::{
-        acquire::Acquire, builder::Builder, election::Election, many::LockAll, options::Renew,
-        rwlock::RwLock, semaphore::Semaphore, watch::Watch,
+        acquire::Acquire, builder::Builder, detached::Detached, election::Election, guard::Guard,
+        many::LockAll, options::Renew, rwlock::RwLock, semaphore::Semaphore, watch::Watch,
     },
     clock::Clock,
     error::{Error, Result},
@@ -153,6 +153,22 @@ impl Keeper {
     /// The semaphore of this name, with so many permits.
     pub fn semaphore(&self, name: impl IntoName, permits: u32) -> Semaphore {
         Semaphore::new(self, name.into_name(), permits)
+    }
+
+    /// Takes over a lock that a process has [detached](Guard::detach), and renews it from now on. One renewal
+    /// and one poll tell whether the lock is still held.
+    ///
+    /// The same detached lock can be attached again, one process after the other. If two have it at the same
+    /// time, both renew it; when one releases it, the other loses it with its next renewal at the latest.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if it was released, evicted or not renewed in time; [`Error::OtherStore`];
+    /// [`Error::Unsupported`]; or the store's error: the lock may still be held then, and can be attached later.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may or may not renew the lock. It stays detached.
+    pub async fn attach(&self, detached: &Detached) -> Result<Guard> {
+        Ok(Guard::new(Arc::new(self.inner.attach(detached).await?)))
     }
 
     /// The locks of these names, all or none of them. They are taken in the order of their names, so

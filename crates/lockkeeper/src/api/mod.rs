@@ -2,6 +2,7 @@
 
 pub(crate) mod acquire;
 pub(crate) mod builder;
+pub(crate) mod detached;
 pub(crate) mod election;
 pub(crate) mod guard;
 pub(crate) mod keeper;

@@ -41,11 +41,26 @@ impl Hold {
         pending: PendingTicket,
         hold_state: Arc<HoldState>,
         granted: Moment,
-        request: &LockRequest,
+        at_least: Option<Duration>,
     ) -> Self {
         let (label_edits, cell_edits) = Default::default();
-        let at_least = request.at_least;
         Self { pending, hold_state, granted, at_least, label_edits, cell_edits, owned: None }
+    }
+
+    /// From now on its edits have numbers above this one.
+    pub(super) fn edit_after(&self, last: u64) {
+        self.label_edits.store(last, Ordering::Relaxed);
+        self.cell_edits.store(last, Ordering::Relaxed);
+    }
+
+    /// Leaves the ticket to another process: dropping the hold releases nothing any more.
+    pub(super) fn let_another_release(&mut self) {
+        self.pending.left();
+    }
+
+    /// Do the hold's own times depend on this process?
+    pub(super) fn has_own_times(&self) -> bool {
+        self.at_least.is_some() || self.hold_state.max_hold.is_some()
     }
 
     pub(crate) fn session(&self) -> &Session {

@@ -45,7 +45,7 @@ struct Sessions {
     shared: Vec<(Times, Arc<Opening>)>,
     /// The session of the keeper's own times stays open; all others live with their guards.
     home: Option<Arc<Session>>,
-    /// Sessions of fixed leases, each with one lock.
+    /// Sessions of fixed leases and attached sessions, each with one lock.
     leased: Vec<Weak<Session>>,
     /// The tasks of all sessions that have not ended.
     tasks: Vec<JoinHandle<()>>,
@@ -118,7 +118,7 @@ impl KeeperState {
 
     /// The session for these times, if it lives.
     pub(crate) fn living(&self, times: Times) -> Option<Arc<Session>> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.is_closed() {
             return None;
         }
         let session = {
@@ -131,7 +131,7 @@ impl KeeperState {
 
     /// The session for these times, opened if there is none that lives.
     pub(crate) async fn session(&self, times: Times, leased: bool) -> Result<Arc<Session>> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.is_closed() {
             return Err(Error::Closed);
         }
         let session = if leased {
@@ -140,7 +140,7 @@ impl KeeperState {
             self.shared_session(times).await?
         };
         // Closed while we opened: `close` has not seen this session.
-        if self.closed.load(Ordering::Acquire) {
+        if self.is_closed() {
             session.close();
             return Err(Error::Closed);
         }
@@ -168,7 +168,7 @@ impl KeeperState {
             };
             let mut opened = None;
             let open = async || {
-                let session = self.open(times).await?;
+                let session = self.open(times, false).await?;
                 let weak = Arc::downgrade(&session);
                 opened = Some(session);
                 Ok(weak)
@@ -183,22 +183,39 @@ impl KeeperState {
     }
 
     async fn leased_session(&self, times: Times) -> Result<Arc<Session>> {
-        let session = self.open(times).await?;
-        let mut sessions = self.sessions();
-        sessions.leased.retain(|s| s.strong_count() > 0);
-        sessions.leased.push(Arc::downgrade(&session));
+        let session = self.open(times, true).await?;
+        self.add_own(&session);
         Ok(session)
     }
 
-    async fn open(&self, times: Times) -> StoreResult<Arc<Session>> {
-        // The keeper's renewal interval need not suit a lock with a ttl of its own.
-        let renew = if times.ttl == self.times.ttl { self.renew } else { Renew::DEFAULT };
-        let owner = self.owner.clone();
-        let (session, task) = Session::open(&self.store, &self.clock, times, renew, owner).await?;
+    async fn open(&self, times: Times, own: bool) -> StoreResult<Arc<Session>> {
+        let (renew, owner) = (self.renew(times.ttl), self.owner.clone());
+        let opening = Session::open(&self.store, &self.clock, times, renew, owner, own);
+        let (session, task) = opening.await?;
+        self.add_task(task);
+        Ok(session)
+    }
+
+    /// The keeper's renewal interval need not suit a lock with a TTL of its own.
+    pub(super) fn renew(&self, ttl: Duration) -> Renew {
+        if ttl == self.times.ttl { self.renew } else { Renew::DEFAULT }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Notes a session with one lock, so that closing the keeper ends it.
+    pub(super) fn add_own(&self, session: &Arc<Session>) {
+        let mut sessions = self.sessions();
+        sessions.leased.retain(|s| s.strong_count() > 0);
+        sessions.leased.push(Arc::downgrade(session));
+    }
+
+    pub(super) fn add_task(&self, task: JoinHandle<()>) {
         let mut sessions = self.sessions();
         sessions.tasks.retain(|task| !task.is_finished());
         sessions.tasks.push(task);
-        Ok(session)
     }
 }
 

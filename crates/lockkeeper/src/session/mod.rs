@@ -5,6 +5,7 @@
 //! begun. These are loops side by side; none awaits inside another's turn, so a slow request
 //! cannot hold up a renewal.
 
+mod detach;
 pub(crate) mod hold;
 pub(crate) mod hold_state;
 pub(crate) mod keeper_state;
@@ -21,7 +22,7 @@ pub(crate) mod wait;
 
 use crate::{
     api::options::Renew,
-    clock::Clock,
+    clock::{Clock, Moment},
     error::{Error, Result, StoreError},
     model::{
         name::Name,
@@ -47,9 +48,17 @@ use tokio::{
 /// cannot overtake it.
 pub(crate) type Unanswered = std::pin::Pin<Box<dyn Future<Output = StoreResult<Entered>> + Send>>;
 
+/// Where a detached session's task says what another handle needs to act for the session.
+pub(crate) type Taker = oneshot::Sender<StoreResult<Vec<u8>>>;
+
 /// What is left to do for futures and guards that were dropped.
 pub(crate) enum Cleanup {
-    Leave { request: Option<Unanswered>, leave: Leave },
+    Leave {
+        request: Option<Unanswered>,
+        leave: Leave,
+    },
+    /// End the task, and leave the session to another process.
+    Detach(Taker),
     Close,
 }
 
@@ -62,6 +71,8 @@ pub(crate) struct Session {
     renewals: mpsc::UnboundedSender<RenewReply>,
     /// Renew by the clock, or only when asked to (a fixed lease that has been granted).
     auto_renew: Arc<AtomicBool>,
+    /// It has one lock and will have no other.
+    own: bool,
 }
 
 impl Session {
@@ -71,10 +82,24 @@ impl Session {
         times: Times,
         renew: Renew,
         owner: Owner,
+        own: bool,
     ) -> StoreResult<(Arc<Self>, JoinHandle<()>)> {
         let (id, sent) = (SessionId::random(), clock.now());
         let Times { ttl, lock_delay } = times;
         let terms = store.open(Open { session: id, ttl, lock_delay, owner }).await?;
+        Ok(Self::start(store, clock, id, terms, renew, sent, own))
+    }
+
+    /// Starts the task of a session whose opening or renewal was sent then, and answered.
+    fn start(
+        store: &AnyStore,
+        clock: &Clock,
+        id: SessionId,
+        terms: Terms,
+        renew: Renew,
+        sent: Moment,
+        own: bool,
+    ) -> (Arc<Self>, JoinHandle<()>) {
         let state = Arc::new(SessionState::new(clock.clone(), sent + terms.belief()));
         let (cleanups, handed_over) = mpsc::unbounded_channel();
         let (renewals, asked) = mpsc::unbounded_channel();
@@ -93,8 +118,8 @@ impl Session {
             CleanupQueue { cleanups: handed_over, store: store.clone(), state: Arc::clone(&state) };
         let task = store.spawn(task.run(queue, asked));
         let session =
-            Self { id, store: store.clone(), terms, state, cleanups, renewals, auto_renew };
-        Ok((Arc::new(session), task))
+            Self { id, store: store.clone(), terms, state, cleanups, renewals, auto_renew, own };
+        (Arc::new(session), task)
     }
 
     pub(crate) fn place(&self, name: &Name, ticket: TicketId) -> Place {

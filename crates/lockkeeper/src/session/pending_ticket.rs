@@ -8,7 +8,7 @@ use crate::{
         ticket::{Mode, TicketId},
     },
     session::{Session, Unanswered, hold::Hold, hold_state::HoldState, request::LockRequest},
-    store::{Enter, Entered, Leave, StoreResult},
+    store::{Claim, Enter, Entered, Leave, StoreResult},
 };
 use std::{
     pin::Pin,
@@ -51,6 +51,13 @@ impl PendingTicket {
         }
     }
 
+    /// A ticket that another process has entered.
+    pub(crate) fn attached(session: &Arc<Session>, claim: &Claim) -> Self {
+        let Claim { name, ticket, mode, .. } = claim;
+        let (session, presence, stray) = (Arc::clone(session), Presence::Possible, false);
+        Self { session, name: name.clone(), ticket: *ticket, mode: *mode, presence, stray }
+    }
+
     pub(crate) fn ask(&mut self, request: &LockRequest) -> EnterCall<'_> {
         let place = self.session.place(&self.name, self.ticket);
         let (mode, manner) = (request.mode, request.manner);
@@ -65,7 +72,7 @@ impl PendingTicket {
         let hold_state =
             HoldState::new(self.name.clone(), fence, request.max_hold.map(|d| now + d));
         let held = self.session.state.hold(self.ticket, Arc::clone(&hold_state));
-        held.then(|| Hold::new(self, hold_state, now, request))
+        held.then(|| Hold::new(self, hold_state, now, request.at_least))
     }
 
     pub(crate) fn leave_request(&self, keep: Option<Duration>) -> Leave {

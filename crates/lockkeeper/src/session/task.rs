@@ -11,7 +11,7 @@ use crate::{
     },
     observe,
     session::{
-        Cleanup, Unanswered,
+        Cleanup, Taker, Unanswered,
         outage::ANSWER_MOST,
         state::{Due, Expected, SessionState},
     },
@@ -85,14 +85,21 @@ pub(super) struct SessionTask {
 
 impl SessionTask {
     pub(super) async fn run(self, queue: CleanupQueue, asked: mpsc::UnboundedReceiver<RenewReply>) {
-        tokio::select! {
+        let taker = tokio::select! {
             why = self.renewal_loop(asked) => return self.lost(why).await,
             // Another request was told by the store that the session is over.
             why = self.state.lost() => return self.lost(why).await,
-            () = self.cleanups(queue) => {}
+            taker = self.cleanups(queue) => taker,
             never = self.hints() => match never {},
             never = self.recheck_loop() => match never {},
             never = self.max_hold_loop() => match never {},
+        };
+        // If the caller has gone, no process would know the session's secret: it is closed.
+        if let Some(taker) = taker.filter(|taker| !taker.is_closed()) {
+            match self.store.detach(self.id) {
+                Ok(state) => return self.detach(taker, state),
+                Err(e) => drop(taker.send(Err(e))),
+            }
         }
         // First the guards here, then the others in the line.
         self.state.lose(Loss::Closed);
@@ -102,6 +109,14 @@ impl SessionTask {
         if let Err(e) = self.store.close(self.id).await {
             observe::close_failed(&e);
         }
+    }
+
+    /// Leaves the session to another process. That may be this one again, so the store's handle has forgotten
+    /// the session before the caller is told.
+    fn detach(self, taker: Taker, state: Vec<u8>) {
+        self.state.lose(Loss::Detached);
+        drop(self);
+        let _ = taker.send(Ok(state));
     }
 
     /// The session is lost. Nothing more is sent for it, so that the store keeps its locks closed for the
@@ -188,22 +203,25 @@ impl SessionTask {
         }
     }
 
-    /// Finishes what was handed over, until the session is closed or its last handle is dropped.
-    async fn cleanups(&self, mut queue: CleanupQueue) {
+    /// Finishes what was handed over, until the session is detached or closed, or its last handle is dropped.
+    /// Returns where to say what takes a detached session over.
+    async fn cleanups(&self, mut queue: CleanupQueue) -> Option<Taker> {
         let mut work = JoinSet::new();
-        loop {
+        let taker = loop {
             tokio::select! {
                 cleanup = queue.cleanups.recv() => match cleanup {
                     Some(Cleanup::Leave { request, leave }) => {
                         work.spawn(self.finish(request, leave));
                     }
-                    Some(Cleanup::Close) | None => break,
+                    Some(Cleanup::Detach(taker)) => break Some(taker),
+                    Some(Cleanup::Close) | None => break None,
                 },
                 Some(_) = work.join_next() => {}
             }
-        }
+        };
         self.state.closes();
         while work.join_next().await.is_some() {}
+        taker
     }
 
     /// Awaits the request that may still put the ticket into its line, then leaves.

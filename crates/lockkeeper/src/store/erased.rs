@@ -1,8 +1,8 @@
 //! The object-safe twin of [`Store`], so that a keeper is not generic over its store.
 
 use super::{
-    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
-    Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
+    Advice, Attach, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left,
+    ListScope, Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
 };
 use crate::{
     error::StoreError,
@@ -71,6 +71,7 @@ twin! {
         fn blind_spots() -> Option<&'static str>;
         fn unsupported(mode: Mode) -> Option<&'static str>;
         fn leave_now(ask: &Leave) -> bool;
+        fn detach(session: SessionId) -> StoreResult<Vec<u8>>;
         fn forget(session: SessionId) -> ();
         fn native(claim: &Claim) -> Vec<(&'static str, String)>;
     }
@@ -90,6 +91,7 @@ twin! {
         async fn write(edit: Edit) -> StoreResult<Edited>;
         async fn write_under(claim: Claim, bytes: Vec<u8>) -> StoreResult<Edited>;
         async fn evict(name: Name, ticket: TicketId) -> StoreResult<bool>;
+        async fn attach(ask: Attach) -> StoreResult<()>;
         async fn advice() -> StoreResult<Vec<Advice>>;
     }
 }

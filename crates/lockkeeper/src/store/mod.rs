@@ -35,6 +35,7 @@
 //!    nothing more is sent for the session. The store keeps its locks closed for TTL and lock-delay.
 
 mod advice;
+mod attach;
 mod capabilities;
 mod common;
 mod erased;
@@ -65,6 +66,7 @@ pub use crate::model::{
     ticket::{PLAIN_CAPACITY, Place, SessionId},
 };
 pub use advice::{Advice, Severity};
+pub use attach::Attach;
 pub use capabilities::Capabilities;
 pub use erased::AnyStore;
 pub use url::{absolute, absolute_in, migration};
@@ -536,6 +538,23 @@ pub trait Store: Send + Sync + 'static {
     /// is asked for ([`Keeper::advice`](crate::Keeper::advice)), never at connect.
     fn advice(&self) -> impl Future<Output = StoreResult<Vec<Advice>>> + Send {
         async { Ok(Vec::new()) }
+    }
+
+    /// What another handle needs to act for a session with one granted ticket, besides the session's id; as
+    /// secret as that. Nothing, unless a session belongs to the handle that opened it.
+    ///
+    /// # Errors
+    /// By default `Unsupported` without [`sessions_shared`](Capabilities::sessions_shared).
+    fn detach(&self, session: SessionId) -> StoreResult<Vec<u8>> {
+        let _ = session;
+        attach::unless_shared(self).map(|()| Vec::new())
+    }
+
+    /// Takes over a session that another handle has detached. The core renews it and polls its ticket next:
+    /// nothing need be asked here that these two will show.
+    fn attach(&self, ask: Attach) -> impl Future<Output = StoreResult<()>> + Send {
+        let _ = ask;
+        async { attach::unless_shared(self) }
     }
 
     /// Nothing more will be sent for this session: what the store's handle knows of it can go.

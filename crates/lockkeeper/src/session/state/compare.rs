@@ -61,6 +61,14 @@ impl SessionState {
         }
     }
 
+    /// The session was attached by a renewal with this version and these tickets. If they are not the ones
+    /// that are known, the next renewal leads to a comparison.
+    pub(crate) fn attached(&self, version: u64, tickets: Option<TicketDigest>) {
+        let agree = tickets.is_none_or(|tickets| tickets == self.digest());
+        let mut table = self.table();
+        (table.version, table.verified) = (Some(version), agree.then_some(version));
+    }
+
     /// All tickets were compared with the store's of this version. If something came meanwhile that the
     /// comparison cannot have seen, the next renewal leads to another one.
     pub(crate) fn verified(&self, version: u64) {

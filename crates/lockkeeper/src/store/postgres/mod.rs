@@ -56,8 +56,8 @@ pub use tokio_postgres;
 pub use tx::{Schema, fence_check, lock_in};
 
 use super::{
-    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
-    Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
+    Advice, Attach, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left,
+    ListScope, Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
     common::{
         duplicates::Duplicates, fast_path::FastPath, repeat::Repeat, server_clock::ServerClock,
     },
@@ -280,6 +280,11 @@ impl Store for Postgres {
 
     async fn advice(&self) -> StoreResult<Vec<Advice>> {
         self.0.advice().await
+    }
+
+    async fn attach(&self, ask: Attach) -> StoreResult<()> {
+        self.0.attach(&ask);
+        Ok(())
     }
 
     fn forget(&self, session: SessionId) {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     model::{name::Name, ticket::SessionId},
-    store::{Open, Renewal, StoreResult, Terms, TicketDigest},
+    store::{Attach, Open, Renewal, StoreResult, Terms, TicketDigest},
 };
 use std::sync::{Arc, atomic::Ordering};
 use tokio_postgres::Row;
@@ -86,6 +86,11 @@ impl Shared {
         self.tickets.forget_all(session);
         self.sweep_at_close().await;
         Ok(())
+    }
+
+    /// Notes where the ticket of a session is that another handle has opened: renewals and the close name it.
+    pub(super) fn attach(&self, ask: &Attach) {
+        self.tickets.entering(&ask.place());
     }
 
     /// What this handle remembers of a session.

@@ -48,8 +48,8 @@ mod session;
 mod votes;
 
 use super::{
-    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
-    Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
+    Advice, Attach, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left,
+    ListScope, Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
     redis::{Connection, micros},
 };
 use crate::{
@@ -227,6 +227,14 @@ impl Store for Redlock {
 
     async fn advice(&self) -> StoreResult<Vec<Advice>> {
         Ok(self.setup_advice().await)
+    }
+
+    fn detach(&self, session: SessionId) -> StoreResult<Vec<u8>> {
+        self.detach_session(session)
+    }
+
+    async fn attach(&self, ask: Attach) -> StoreResult<()> {
+        self.attach_session(&ask)
     }
 
     fn forget(&self, session: SessionId) {

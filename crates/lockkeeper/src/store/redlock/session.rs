@@ -19,10 +19,10 @@ use crate::{
     error::StoreError,
     model::{
         name::Name,
-        ticket::{Place, SessionId, TicketId},
+        ticket::{Owner, Place, SessionId, TicketId},
     },
     store::{
-        Open, Renewal, STRAY_MAX, StoreResult, Terms,
+        Attach, Claim, Open, Renewal, STRAY_MAX, StoreResult, Terms,
         common::join,
         redis::{Call, hex, micros},
     },
@@ -106,6 +106,18 @@ impl Sessions {
             version: 0,
         });
         Some(Terms::new(session.ask.ttl, session.ask.lock_delay))
+    }
+
+    /// Takes over a session with one ticket from another handle. How long the nodes keep the ticket is not
+    /// known, so the first renewal prolongs it, or finds that it is lost.
+    fn attach(&mut self, ask: &Attach, now: Moment) -> Option<()> {
+        let (Terms { ttl, lock_delay, .. }, owner) = (ask.terms, Owner::default());
+        self.open(Open { session: ask.session, ttl, lock_delay, owner }, now)?;
+        let Claim { name, ticket, fence, .. } = ask.claim.clone();
+        let (till, label, enter) = (now, ask.state.clone(), InFlight::new());
+        let session = self.local.get_mut(&ask.session)?;
+        session.tickets.entry(ticket).or_insert(Held { name, fence, till, label, enter });
+        Some(())
     }
 
     /// A session that is not over.
@@ -194,6 +206,17 @@ impl Redlock {
         session.ok_or_else(|| StoreError::session_over(self.nodes.kind))
     }
 
+    /// The label of the session's ticket: nodes that have lost the ticket get it again with it.
+    pub(super) fn detach_session(&self, session: SessionId) -> StoreResult<Vec<u8>> {
+        let tickets = self.session(session)?.tickets;
+        Ok(tickets.into_values().next().map(|held| held.label).unwrap_or_default())
+    }
+
+    pub(super) fn attach_session(&self, ask: &Attach) -> StoreResult<()> {
+        let attached = self.sessions.lock().attach(ask, self.nodes.clock.now());
+        attached.ok_or_else(|| StoreError::session_over(self.nodes.kind))
+    }
+
     pub(super) async fn renew_session(&self, session: SessionId) -> StoreResult<Renewal> {
         let now = self.nodes.clock.now();
         let Ok(LocalSession { ask, .. }) = self.session(session) else {
@@ -274,7 +297,6 @@ impl Redlock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ticket::Owner;
 
     const TTL: Duration = Duration::from_secs(10);
 

@@ -14,6 +14,7 @@
 //! | poll | 1 for all that hold; for waiters a list of each line, and the watches that are not set yet |
 //! | leave | 1 |
 //! | renew | 1: a write that a majority agrees upon, and a list of the session's nodes behind it |
+//! | attach | 1 for the connection |
 //! | open | 1 for the connection, and 1 that reads the store's identity; close 1 |
 //! | check; write a cell; set a label | 2 |
 //! | read a cell | 1 |
@@ -31,6 +32,7 @@
 //! The protocol is in `client`, which knows nothing of locks.
 
 mod advice;
+mod attach;
 mod cells;
 mod client;
 mod config;
@@ -53,8 +55,8 @@ mod tests;
 mod watch;
 
 use super::{
-    Advice, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left, ListScope,
-    Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
+    Advice, Attach, Capabilities, Cell, Claim, Edit, Edited, Enter, Entered, Hints, Leave, Left,
+    ListScope, Open, PollScope, Renewal, Store, StoreId, StoreResult, Terms, TicketStatus,
 };
 use crate::{
     clock::{Clock, Moment},
@@ -197,6 +199,14 @@ impl Store for Zookeeper {
     async fn advice(&self) -> StoreResult<Vec<Advice>> {
         let ensemble = &self.config.ensemble;
         Ok(advice::of(&advice::facts(ensemble).await, ensemble))
+    }
+
+    fn detach(&self, session: SessionId) -> StoreResult<Vec<u8>> {
+        self.detach_session(session)
+    }
+
+    async fn attach(&self, ask: Attach) -> StoreResult<()> {
+        self.attach_session(ask).await
     }
 
     fn forget(&self, session: SessionId) {

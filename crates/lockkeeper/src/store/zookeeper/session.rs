@@ -20,6 +20,7 @@ use crate::{
 use std::{
     collections::HashMap,
     sync::{Arc, MutexGuard},
+    time::Duration,
 };
 use tokio::sync::Notify;
 
@@ -40,13 +41,8 @@ impl Zookeeper {
     async fn open_shard(&self, ask: &Open, hints: &HintSink) -> StoreResult<Arc<Shard>> {
         let began = self.now();
         let timeout = self.servers.timeout(ask.ttl, ask.lock_delay);
-        let answer_timeout = (ask.ttl / 3).clamp(ANSWER_TIMEOUT_MIN, ANSWER_TIMEOUT_MAX);
-        let watches = Arc::new(WatchTable::new(Arc::clone(hints)));
-        let on_watch: PushHandler = {
-            let watches = Arc::clone(&watches);
-            Arc::new(move |path| watches.fired(path))
-        };
-        let ensemble = &self.config.ensemble;
+        let (watches, on_watch) = watch_table(hints);
+        let (ensemble, answer_timeout) = (&self.config.ensemble, answer_timeout(ask.ttl));
         let zk = Session::new(ensemble, OnExpiry::Stop, timeout, answer_timeout, on_watch);
         self.expect_same_data(&zk).await.map_err(outside_session)?;
         let terms = self.servers.terms(ask.ttl, ask.lock_delay, zk.granted())?;
@@ -146,6 +142,18 @@ impl Zookeeper {
     }
 }
 
+/// For how long an answer may take in a session with this TTL.
+pub(super) fn answer_timeout(ttl: Duration) -> Duration {
+    (ttl / 3).clamp(ANSWER_TIMEOUT_MIN, ANSWER_TIMEOUT_MAX)
+}
+
+/// The watches of a shard, and what tells them that one has fired.
+pub(super) fn watch_table(hints: &HintSink) -> (Arc<WatchTable>, PushHandler) {
+    let watches = Arc::new(WatchTable::new(Arc::clone(hints)));
+    let fired = Arc::clone(&watches);
+    (watches, Arc::new(move |path| fired.fired(path)))
+}
+
 /// The sessions of this handle.
 #[derive(Default)]
 pub(super) struct SessionTable(Mutex<Sessions>);
@@ -188,6 +196,14 @@ impl SessionTable {
         sessions.open.entry(new.ask.session).or_insert_with(|| Arc::new(new)).terms
     }
 
+    /// Adds a session that another handle has opened. If this handle has given it up before, that was to hand
+    /// it over.
+    pub(super) fn attach(&self, new: LocalSession) {
+        let mut sessions = self.sessions();
+        sessions.ended.remove(&new.ask.session);
+        sessions.open.insert(new.ask.session, Arc::new(new));
+    }
+
     /// Ends a session for ever, as far as this handle is concerned.
     pub(super) fn end(&self, session: SessionId, now: Moment) {
         let mut sessions = self.sessions();
@@ -227,7 +243,7 @@ struct State {
 }
 
 impl LocalSession {
-    fn new(ask: Open, first: Arc<Shard>, hints: HintSink) -> Self {
+    pub(super) fn new(ask: Open, first: Arc<Shard>, hints: HintSink) -> Self {
         let terms = first.terms;
         let state = State { shards: vec![first], renewal_began: None, closed: HashMap::new() };
         let (growing, grown) = (tokio::sync::Mutex::default(), Notify::new());

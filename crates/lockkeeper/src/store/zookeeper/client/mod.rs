@@ -25,7 +25,7 @@ pub(super) use connection::PushHandler;
 pub(super) use ensemble::Ensemble;
 pub(super) use error::Error;
 pub(super) use protocol::{Acl, Code, NodeKind, Request, Stat};
-pub(super) use session::{OnExpiry, Session};
+pub(super) use session::{OnExpiry, Resume, Session};
 
 use protocol::Parts;
 

@@ -30,6 +30,34 @@ pub(crate) enum OnExpiry {
     Reopen,
 }
 
+/// A session's identity and its timeout, as bytes for another process: the id, the timeout, the password. The
+/// password is the session's secret.
+pub(crate) struct Resume {
+    identity: Identity,
+    granted_ms: i32,
+}
+
+impl Resume {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let Identity { id, password } = &self.identity;
+        [&id.to_be_bytes()[..], &self.granted_ms.to_be_bytes(), password].concat()
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (id, rest) = bytes.split_first_chunk()?;
+        let (granted_ms, password) = rest.split_first_chunk()?;
+        let identity = Identity { id: i64::from_be_bytes(*id), password: password.to_vec() };
+        // The id 0 would open another session.
+        let granted_ms = i32::from_be_bytes(*granted_ms);
+        (identity.id != 0 && granted_ms > 0).then_some(Self { identity, granted_ms })
+    }
+
+    /// For how long the server keeps the session without a request.
+    pub(crate) fn granted(&self) -> Duration {
+        Duration::from_millis(u64::try_from(self.granted_ms).unwrap_or(0))
+    }
+}
+
 /// Dropping it hangs up without a word: the server keeps the session until its timeout.
 pub(crate) struct Session(Arc<Shared>);
 
@@ -91,6 +119,21 @@ impl Session {
             connecting: tokio::sync::Mutex::default(),
             broken: watch::Sender::default(),
         }))
+    }
+
+    /// The same session in another process: its first request connects to it instead of opening one.
+    pub(crate) fn resume(self, of: Resume) -> Self {
+        {
+            let mut state = self.0.state();
+            (state.identity, state.granted_ms) = (of.identity, of.granted_ms);
+        }
+        self
+    }
+
+    /// What another process needs to connect to this session.
+    pub(crate) fn to_resume(&self) -> Resume {
+        let state = self.0.state();
+        Resume { identity: state.identity.clone(), granted_ms: state.granted_ms }
     }
 
     /// Connects, if there is no connection; says the connection's number.
