@@ -1,8 +1,8 @@
 //! Every flag, described once: parsing, help and completions come from here.
 
 use crate::{
-    arguments, bench, complete, doctor, duration, exit_code, failure::Failure, ls, man, migrate,
-    output, secrets, show, store, watch,
+    acquire, arguments, bench, complete, doctor, duration, exit_code, failure::Failure, ls, man,
+    migrate, output, release, renew, secrets, show, store, watch,
 };
 use clap::{
     ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint,
@@ -85,6 +85,20 @@ pub(crate) enum Verb {
     /// lockkeeper itself speaks on stderr only. Signals are passed on to the command.
     #[command(after_long_help = RUN_HELP, args_override_self = true)]
     Run(Box<Run>),
+
+    /// Take the lock for a script, and write a ticket file to renew and release it by
+    ///
+    /// The lock stays held when lockkeeper has ended: until it is released, or not renewed within its TTL.
+    #[command(after_long_help = acquire::HELP, args_override_self = true)]
+    Acquire(Box<acquire::Acquire>),
+
+    /// Renew the lock of a ticket file
+    #[command(after_long_help = renew::HELP)]
+    Renew(renew::Renew),
+
+    /// Release the lock of a ticket file, and remove the file
+    #[command(after_long_help = release::HELP)]
+    Release(release::Release),
 
     /// List the locks that are held or waited for
     #[command(after_long_help = ls::HELP)]
@@ -330,15 +344,7 @@ impl Run {
 
     /// How the lock is to be taken.
     pub(crate) fn mode(&self) -> Result<Mode, Failure> {
-        match (self.shared, self.limit, self.permits.unwrap_or(1)) {
-            (true, ..) => Ok(Mode::Shared),
-            (_, None, _) => Ok(Mode::Exclusive),
-            (_, Some(of), weight) if (1..=of).contains(&weight) => Ok(Mode::Permits { weight, of }),
-            (_, Some(0), _) => Err(Failure::usage("--limit must be at least 1".to_owned())),
-            (_, Some(of), weight) => Err(Failure::usage(format!(
-                "--permits {weight} must be between 1 and --limit {of}"
-            ))),
-        }
+        mode(self.shared, self.limit, self.permits)
     }
 
     /// For how long the store is to keep a lost lock closed: for longer than the command may take
@@ -370,6 +376,24 @@ impl Run {
     /// Is one attempt all that is wanted?
     pub(crate) fn is_impatient(&self) -> bool {
         self.nonblock || self.wait.is_some_and(|wait| wait.is_zero())
+    }
+}
+
+/// How the lock is to be taken by these flags.
+pub(crate) fn mode(
+    shared: bool,
+    limit: Option<u32>,
+    permits: Option<u32>,
+) -> Result<Mode, Failure> {
+    match (shared, limit, permits.unwrap_or(1)) {
+        (true, ..) => Ok(Mode::Shared),
+        (_, None, _) => Ok(Mode::Exclusive),
+        (_, Some(of), weight) if (1..=of).contains(&weight) => Ok(Mode::Permits { weight, of }),
+        (_, Some(0), _) => Err(Failure::usage("--limit must be at least 1".to_owned())),
+        (_, Some(of), weight) => {
+            let what = format!("--permits {weight} must be between 1 and --limit {of}");
+            Err(Failure::usage(what))
+        }
     }
 }
 

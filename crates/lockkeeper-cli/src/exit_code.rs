@@ -19,10 +19,14 @@ pub(crate) const UNCHECKED: u8 = 3;
 /// The flags, the name or their combination make no sense, or a nested run would wait for itself; nothing
 /// was done.
 pub(crate) const USAGE: u8 = 64;
+/// The ticket file is not there, cannot be read, or makes no sense.
+pub(crate) const NO_TICKET: u8 = 66;
 /// The store could not be reached, or has no room.
 pub(crate) const UNAVAILABLE: u8 = 69;
 /// A fault of lockkeeper itself, or an answer that cannot be written to stdout.
 pub(crate) const BUG: u8 = 70;
+/// The ticket file cannot be written, or is there and its lock is still held.
+pub(crate) const CANNOT_CREATE: u8 = 73;
 /// The lock was not acquired: it is held (`-n`) or was not granted in time (`-w`). `-E` sets
 /// another code.
 pub(crate) const NOT_ACQUIRED: u8 = 75;
@@ -58,7 +62,8 @@ pub(crate) fn of(error: &Error) -> u8 {
         | Error::Capacity { .. }
         | Error::Sequencer(_)
         | Error::TicketId(_) => USAGE,
-        Error::Url(_) => CONFIGURATION,
+        Error::Detached(_) => NO_TICKET,
+        Error::Url(_) | Error::OtherStore { .. } => CONFIGURATION,
         Error::Unsupported { .. } => UNSUPPORTED,
         Error::Unavailable { .. } => UNAVAILABLE,
         Error::Store(e) => of_store(e),

@@ -51,6 +51,11 @@ impl Failure {
         }
     }
 
+    /// The code to end with.
+    pub(crate) fn code(&self) -> u8 {
+        self.code
+    }
+
     /// The error with the chain of its sources, on one line.
     pub(crate) fn line(&self) -> String {
         output::printable(&chain(&self.error))

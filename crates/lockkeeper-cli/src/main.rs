@@ -12,6 +12,7 @@ compile_error!(
      the library runs on any Unix"
 );
 
+mod acquire;
 mod answer;
 mod arguments;
 mod bench;
@@ -43,6 +44,8 @@ mod orphans;
 mod output;
 mod place;
 mod procfs;
+mod release;
+mod renew;
 mod run;
 mod secrets;
 mod sharing;
@@ -54,6 +57,8 @@ mod store;
 mod supervisor;
 mod suspend;
 mod terminal;
+mod ticket;
+mod ticket_file;
 mod waiting;
 mod watch;
 
@@ -143,6 +148,9 @@ fn work(cli: &Cli) -> Result<End, Failure> {
 async fn verb(cli: &Cli) -> Result<End, Failure> {
     let answer = match &cli.verb {
         Verb::Run(args) => return run::run(args, &cli.common).await,
+        Verb::Acquire(args) => return acquire::acquire(args, &cli.common).await,
+        Verb::Renew(args) => return renew::renew(args, &cli.common).await,
+        Verb::Release(args) => return release::release(args, &cli.common).await,
         Verb::Check(args) => return check::check(args, &cli.common).await,
         Verb::Held(args) => return held::held(args, &cli.common).await,
         Verb::Evict(args) => return evict::evict(args, &cli.common).await,
