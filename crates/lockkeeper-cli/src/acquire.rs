@@ -199,8 +199,8 @@ impl Job<'_> {
         Ok(End::Code(output::answer(&text)))
     }
 
-    /// A ticket file that is in the way and whose lock is held no more. Its `flock` keeps others from
-    /// replacing it, too.
+    /// A ticket file that is in the way and whose lock is held no more. It stays so, unless another process
+    /// replaces it.
     async fn stale(&self, keeper: &Keeper) -> Result<Option<TicketFile>, Failure> {
         let in_the_way = |why: String| {
             let shown = output::printable(&self.path.display().to_string());
@@ -210,9 +210,6 @@ impl Job<'_> {
         let found = found.map_err(|_| in_the_way("it is not a ticket file of yours".to_owned()))?;
         let Some(file) = found else { return Ok(None) };
         let name = output::printable(&file.contents.name);
-        if !file.lock()? {
-            return Err(in_the_way("another process has just written it".to_owned()));
-        }
         let sequencer: Sequencer = file.contents.sequencer.parse()?;
         let here = lockkeeper::Store::id(keeper.store());
         if sequencer.store() != here {
@@ -297,7 +294,7 @@ impl Job<'_> {
     }
 }
 
-/// The ticket could not be written, so the lock is of no use to anyone.
+/// The ticket could not be written, so no process could renew or release the lock.
 async fn give_back(keeper: &Keeper, detached: &Detached) {
     let released = timeout(RELEASE_MAX, async { keeper.attach(detached).await?.release().await });
     if !matches!(released.await, Ok(Ok(()))) {

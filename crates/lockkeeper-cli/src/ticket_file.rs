@@ -104,10 +104,9 @@ impl Draft {
             .write_all(line.as_bytes())
             .and_then(|()| self.file.sync_all())
             .map_err(refused)?;
-        match stale {
-            // Its `flock` is held, so no other process replaces it.
-            Some(stale) if stale.is_at_its_path() => fs::rename(&self.hidden, &self.path),
-            _ => appear(&self.hidden, &self.path),
+        match stale.filter(|stale| stale.try_lock()) {
+            Some(_) => fs::rename(&self.hidden, &self.path),
+            None => appear(&self.hidden, &self.path),
         }
         .map_err(refused)
     }
@@ -186,6 +185,11 @@ impl TicketFile {
     pub(crate) fn lock(&self) -> Result<bool, Failure> {
         self.file.lock().map_err(Failure::bug)?;
         Ok(self.is_at_its_path())
+    }
+
+    /// The same without waiting. Says no, too, if another process has it.
+    fn try_lock(&self) -> bool {
+        self.file.try_lock().is_ok() && self.is_at_its_path()
     }
 
     /// Does the path still lead to this file, and has no release of it been begun?
