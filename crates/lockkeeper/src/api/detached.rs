@@ -146,7 +146,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn bytes(hex: &str) -> Option<Vec<u8>> {
-    let plain = hex.len() % 2 == 0 && hex.bytes().all(|b| b.is_ascii_hexdigit());
+    let plain = hex.len().is_multiple_of(2) && hex.bytes().all(|b| b.is_ascii_hexdigit());
     let pair = |at| u8::from_str_radix(&hex[at..at + 2], 16).ok();
     if plain { (0..hex.len()).step_by(2).map(pair).collect() } else { None }
 }
