@@ -56,7 +56,7 @@ impl Report {
     }
 
     /// Nothing was measured, for this reason; what could not be measured has missed its targets.
-    pub(crate) fn missed(&mut self, why: String) {
+    pub(crate) fn missed(&mut self, why: &str) {
         self.note(format!("not measured: {why}"));
         self.exactly("measured", 1.0, 0.0);
     }

@@ -231,7 +231,7 @@ impl Job<'_> {
             (_, true) => Manner::Queue,
             (_, false) => Manner::NoLine,
         };
-        let mut waiting = Waiting::new(name.as_str(), self.mode, manner, self.voice, true);
+        let mut waiting = Waiting::new(name, manner, self.voice, true);
         let mut acquire = match self.mode {
             Mode::Shared => keeper.rwlock(name).read(),
             Mode::Permits { weight, of } => keeper.semaphore(name, of).acquire(weight),

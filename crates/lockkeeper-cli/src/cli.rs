@@ -411,7 +411,7 @@ pub(crate) fn parse() -> Result<Cli, u8> {
             // To write `--` before a misspelt flag would make it the name of a lock.
             e.remove(ContextKind::Suggested);
         }
-        if e.use_stderr() && wants_json(&words) {
+        if e.use_stderr() && wants_json(words) {
             return Failure::usage(first_paragraph(&e.render().to_string())).report(true);
         }
         let text = e.render().ansi().to_string();

@@ -219,7 +219,7 @@ mod tests {
     fn a_candidate_runs_its_command_as_run_does() {
         let run =
             elect("--ttl 3s --kill-after 1s --label x a -- -ls -l").unwrap().as_run().unwrap();
-        assert_eq!((run.name.as_str(), run.command), ("a", vec!["-ls".into(), "-l".into()]));
+        assert_eq!((run.name.as_str(), run.argv()), ("a", vec!["-ls".into(), "-l".into()]));
         let second = Duration::from_secs(1);
         assert_eq!((run.ttl, run.kill_after), (Some(3 * second), second));
         assert_eq!(run.label.as_deref(), Some("x"));

@@ -128,8 +128,8 @@ impl Said {
 
     fn flags(&self, code: &str, level: &str) -> Result<()> {
         ensure!(self.level(code) == Some(level), "{code} is not {level}: {:#}", self.json);
-        let check = self.json["checks"].as_array().into_iter().flatten();
-        let check = check.filter(|check| check["code"] == code).next().context("a check")?;
+        let mut check = self.json["checks"].as_array().into_iter().flatten();
+        let check = check.find(|check| check["code"] == code).context("a check")?;
         ensure!(check["remedy"].is_string(), "no remedy: {check}");
         ensure!(self.json["exit_code"] == self.code, "{} {:#}", self.code, self.json);
         Ok(())

@@ -45,7 +45,7 @@ impl Bench {
         let source = match Source::open(self.server.as_ref(), plan)? {
             Ok(source) => source,
             Err(why) => {
-                report.missed(why);
+                report.missed(&why);
                 return Ok(report);
             }
         };

@@ -128,7 +128,7 @@ impl CellRow {
     pub(super) fn edit_under(value: &[u8], fence: u64) -> u64 {
         let stamp = || {
             let mut words =
-                split(value)?.0.split(' ').map(|word| u64::from_str_radix(word, 16).ok());
+                split_head(value)?.0.split(' ').map(|word| u64::from_str_radix(word, 16).ok());
             Some((words.next()??, words.next()??))
         };
         stamp().filter(|(by, _)| *by == fence).map_or(0, |(_, edit)| edit)
