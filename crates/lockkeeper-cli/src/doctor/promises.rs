@@ -58,10 +58,7 @@ pub(super) fn of(can: Capabilities, advice: &[Advice]) -> Vec<Verdict> {
     });
     verdicts.push(match can.survives_failover {
         true => Verdict::ok("failover", "locks and fences survive the loss of a machine"),
-        false => Verdict::note(
-            "failover",
-            "the store promises nothing for the loss of a machine, or cannot tell from here",
-        ),
+        false => Verdict::note("failover", "the store makes no promise for the loss of a machine"),
     });
     verdicts
 }
