@@ -211,16 +211,22 @@ fn row_line(
     let lock = &model.lines[row.index];
     let (mark, style) = mark(model, lock, theme);
     let mut spans = vec![Span::raw(" "), Span::styled(mark, style)];
-    for (column, _, width) in columns {
+    let is_chart = |(column, ..): &(Cell, &str, usize)| *column == Cell::Chart;
+    let (charts, texts): (Vec<_>, Vec<_>) = columns.iter().copied().partition(is_chart);
+    for (column, _, width) in texts {
         spans.push(Span::raw(" "));
-        spans.extend(cell_spans(*column, *width, model, row, theme));
+        spans.extend(cell_spans(column, width, model, row, theme));
     }
-    if at != model.scroll.at {
-        return Line::from(spans);
+    if at == model.scroll.at {
+        // One style for the whole row: colours of its parts would be colours of its background. And
+        // a chart in reverse would be one of what is not there.
+        spans.iter_mut().for_each(|span| span.style = theme.chosen());
     }
-    // One style for the whole row: colours of its parts would be colours of its background.
-    let text: String = spans.iter().map(|span| span.content.as_ref()).collect();
-    Line::styled(text, theme.chosen())
+    for (column, _, width) in charts {
+        spans.push(Span::raw(" "));
+        spans.extend(cell_spans(column, width, model, row, theme));
+    }
+    Line::from(spans)
 }
 
 /// How the lock stands, as a sign: its holder, or that there is none.
