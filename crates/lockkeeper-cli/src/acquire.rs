@@ -31,7 +31,7 @@ const TTL: Duration = Duration::from_secs(60);
 const LIST_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) const HELP: &str = "\
-Example:
+Examples:
   ticket=$XDG_RUNTIME_DIR/deploy.ticket
   grant=$(lockkeeper acquire deploy --file \"$ticket\" -w 30) || exit
   trap 'lockkeeper release \"$ticket\"' EXIT

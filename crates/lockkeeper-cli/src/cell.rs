@@ -19,6 +19,11 @@ use std::{
     os::unix::ffi::OsStringExt as _,
 };
 
+pub(crate) const HELP: &str = "\
+Examples:
+  lockkeeper cell get import                       what the last holder left
+  lockkeeper run import -- sh -c 'import && lockkeeper cell put import \"$(date)\"'";
+
 const GET_HELP: &str = "\
 Examples:
   lockkeeper cell get import                       the bytes, as they are

@@ -148,7 +148,7 @@ pub(crate) enum Verb {
     Evict(crate::evict::Evict),
 
     /// Read or write the small value that belongs to a lock
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = crate::cell::HELP)]
     Cell(crate::cell::Cell),
     Elect(Box<crate::elect::Elect>),
 

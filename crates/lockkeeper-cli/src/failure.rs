@@ -8,6 +8,9 @@ use std::borrow::Cow;
 /// What to do about a store that does not answer.
 pub(crate) const NO_STORE: &str = "is the store running, and is --store or LOCKKEEPER_STORE right?";
 
+/// What to do about a store that refuses, unless more is known.
+const CHECK_RIGHTS: &str = "check the rights to the store, or the credentials in its URL";
+
 /// The end of a command that did not do what it was asked to.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -38,9 +41,10 @@ impl Failure {
         self
     }
 
-    /// Says what stands in the way of this user, if the failure is about rights to a local file.
+    /// Says what stands in the way of this user, if the failure is about rights to a local file. A failure that
+    /// knows better what to do keeps its own hint.
     pub(crate) fn about(self, store: Option<&str>) -> Self {
-        if self.code != exit_code::DENIED {
+        if self.code != exit_code::DENIED || self.hint.as_deref() != Some(CHECK_RIGHTS) {
             return self;
         }
         let embedded = || store::embedded().ok();
@@ -111,7 +115,7 @@ fn hint(error: &Error) -> Option<&'static str> {
     };
     match trouble {
         ErrorKind::Unavailable => Some(NO_STORE),
-        ErrorKind::Denied => Some("check the rights to the store, or the credentials in its URL"),
+        ErrorKind::Denied => Some(CHECK_RIGHTS),
         ErrorKind::Misconfigured | ErrorKind::Corrupt => Some("check --store or LOCKKEEPER_STORE"),
         _ => None,
     }

@@ -17,7 +17,8 @@ use std::{path::PathBuf, time::Duration};
 use tokio::time::timeout;
 
 pub(crate) const HELP: &str = "\
-Example:
+Examples:
+  lockkeeper release \"$ticket\"
   trap 'lockkeeper release \"$ticket\"' EXIT
 
 Removes the ticket file with the lock. A second release does no harm: there is no file any more,

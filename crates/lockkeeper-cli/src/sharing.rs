@@ -1,7 +1,10 @@
 //! A file that several users share: what stands in the way of one of them.
 
 use crate::{output::printable, store};
-use nix::unistd::{AccessFlags, Gid, Group, Uid, User, eaccess, getgroups};
+use nix::{
+    errno::Errno,
+    unistd::{AccessFlags, Gid, Group, Uid, User, eaccess, getgroups},
+};
 use std::{
     fs,
     os::unix::fs::MetadataExt as _,
@@ -41,7 +44,7 @@ pub(crate) fn obstacle(url: &str) -> Option<String> {
 fn closed_above(folder: &Path) -> Option<PathBuf> {
     let mut folders: Vec<&Path> = folder.ancestors().skip(1).collect();
     folders.reverse();
-    let closed = |path: &&&Path| eaccess(**path, AccessFlags::X_OK).is_err();
+    let closed = |path: &&&Path| eaccess(**path, AccessFlags::X_OK) == Err(Errno::EACCES);
     folders.iter().find(closed).map(|path| path.to_path_buf())
 }
 

