@@ -1,8 +1,9 @@
 //! The contract between the core and a store.
 //!
-//! A store keeps lines of tickets that belong to sessions. It decides nothing that the core decides:
-//! no waiting, no renewal, no retry of what the user did not ask for. It offers operations, each
-//! atomic and, where the store can, each one round trip; and hints that something may have changed.
+//! A store keeps lines of tickets that belong to sessions. It decides nothing that the core decides: when to
+//! wait, to renew and to give up. It offers operations, each atomic and, where the store can, each one round
+//! trip; and hints that something may have changed. Within the time that bounds an operation it may send the
+//! same request again.
 //!
 //! # Rules for every operation
 //! - **It can be repeated.** Ids are made by the client. The same request sent twice has the effect
@@ -25,14 +26,16 @@
 //!    whether a write was applied ([`StoreError::outcome`]).
 //! 2. `session/task.rs`: the renewal task repeats the renewal until the session's deadline. Meanwhile the
 //!    guards are in [jeopardy](crate::Health::Jeopardy): the lock is held, for the store keeps it too.
-//! 3. `session/wait.rs`: waiters repeat their enter under the same ticket id, with growing pauses
-//!    (`session/outage.rs`), and keep their places.
-//! 4. The new leader answers a renewal with another version, or with other tickets than expected
-//!    ([`Renewal::Renewed`]): `session/state.rs` asks for a comparison.
+//! 3. `session/wait.rs`: a waiter whose enter was not answered repeats it under the same ticket id, with growing
+//!    pauses (`session/outage.rs`), and keeps its place. One that stands in line sleeps on, and the session task
+//!    polls its ticket.
+//! 4. If the new leader answers a renewal with another version, or with other tickets than expected
+//!    ([`Renewal::Renewed`]), `session/state.rs` asks for a comparison. If it has lost nothing, all goes on.
 //! 5. `session/state/compare.rs`: all tickets are polled. A held one that is missing is lost, a waiting one
 //!    enters again, an unknown one is left.
 //! 6. No answer until the deadline (TTL after the last good renewal, less a margin): the guards are lost, and
-//!    nothing more is sent for the session. The store keeps its locks closed for TTL and lock-delay.
+//!    nothing more is sent for the session, except a close if it never handed out a lock. The store keeps its
+//!    locks closed for TTL and lock-delay.
 
 mod advice;
 mod attach;

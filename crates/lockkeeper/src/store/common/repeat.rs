@@ -1,4 +1,4 @@
-//! Repeating a request, and what its outcome is then.
+//! Repeating a request, and what its outcome is then: MySQL and PostgreSQL.
 //!
 //! A request that the server refused for the moment, or that was lost with its connection, is sent again
 //! for a while. Once one copy may have been carried out, no later refusal can say that nothing was: the

@@ -23,6 +23,12 @@
 //! the line, or by a hand-off notice from the ticket before it. `try_now` is one transaction that puts the
 //! ticket only if the line has room.
 //!
+//! A leader dies: `client/retry.rs` leaves the member that does not answer and goes on to the next one, within
+//! the time of the request; `client/error.rs` tells *not applied* from *unknown*. etcd gives every lease a full
+//! TTL from the election on, so sessions and places in line live on. `session.rs` renews with a keep-alive, and
+//! takes none from a deposed leader; `watch.rs` watches anew at another member, and the session task polls
+//! meanwhile.
+//!
 //! Raw mode (`?raw=true`) uses the keys of etcd's own clients, so that `etcdctl lock`, the Go library
 //! and others stand in the same line; the layout is in `keys.rs`.
 

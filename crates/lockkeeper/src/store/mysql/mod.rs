@@ -2,7 +2,7 @@
 //!
 //! | idea | here |
 //! |---|---|
-//! | line | the first ticket in the name's row in `lk_gate`, the others in rows of their own; a request that changes more than the first ticket locks the name's row in `lk_line` |
+//! | line | a ticket that came while the line was empty in the name's row in `lk_gate`, all others in rows of `lk_ticket`, where they stay when they are granted; a request that changes more than the first ticket locks the name's row in `lk_line` |
 //! | session | a row with its end, on the server's clock |
 //! | hint | one query for all waiters of this process, frequent while locks move |
 //! | fence | max(the line's last + 1, the server's clock in µs), drawn under the line's lock |

@@ -24,9 +24,12 @@
 //! On a cluster names are spread over buckets, whose keys share a slot. A session lives in each bucket
 //! that it uses, and losing it in one of them ends all of it. An empty line leaves nothing behind.
 //!
-//! A lost reply: the request ends as *unknown* (`connection.rs`), the core sends it again, and the scripts
-//! answer the second copy as they answered the first. A copy that comes late is refused by its deadline on
-//! the server's clock (`enter.rs`) or by the mark that a leave has set (`leave.lua`).
+//! A lost reply: `connection.rs` gives the request up, and `error.rs` says whether it may have been carried out
+//! (*unknown*) or not. The core sends an enter that waits, a leave and a renewal again (`session/wait.rs`,
+//! `session/task.rs`), and the scripts answer the second copy as they answered the first; to a caller of
+//! `try_now` or of an edit the error goes at once. A copy that comes late is refused by its deadline on the
+//! server's clock (`common/server_clock.rs` computes it, `enter.lua` compares) or by the mark that a leave has
+//! set (`leave.lua`). In a cluster the client library may send again by itself: `leave.rs`, `sent_twice`.
 
 pub(super) mod advice;
 pub(super) mod config;
