@@ -106,7 +106,7 @@ pub(crate) struct Acquire {
     /// How long the lock lasts from its grant and from each renewal on [default: 60s]
     #[arg(long, help_heading = "Holding", value_name = "TIME")]
     #[arg(value_parser = duration::ttl, allow_hyphen_values = true)]
-    ttl: Option<Duration>,
+    pub(crate) ttl: Option<Duration>,
 
     /// How long the store keeps the lock closed after that
     #[arg(long, help_heading = "Holding", value_name = "TIME")]

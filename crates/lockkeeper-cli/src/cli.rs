@@ -40,6 +40,10 @@ pub(crate) struct Common {
     #[arg(hide_env_values = true, add = ArgValueCandidates::new(complete::stores))]
     pub(crate) store: Option<String>,
 
+    /// The store that the settings name, for a verb that [knows its store](Verb::knows_its_store).
+    #[arg(skip)]
+    pub(crate) settings_store: Option<String>,
+
     /// The only file of settings to read; an empty name reads none
     ///
     /// Without it: the next `lockkeeper.toml` in this folder or above it, and then
@@ -184,8 +188,24 @@ impl Verb {
     pub(crate) fn ttl(&mut self) -> Option<&mut Option<Duration>> {
         match self {
             Self::Run(run) => Some(&mut run.ttl),
+            Self::Elect(elect) => Some(&mut elect.ttl),
+            Self::Acquire(acquire) => Some(&mut acquire.ttl),
             _ => None,
         }
+    }
+
+    /// The store that the verb was given without a flag, if it was.
+    pub(crate) fn take_store(&mut self) -> Option<String> {
+        match self {
+            Self::Doctor(doctor) => doctor.store.take(),
+            Self::Bench(bench) => bench.store.take(),
+            _ => None,
+        }
+    }
+
+    /// Does the verb know its store unless a flag or the environment names another one?
+    pub(crate) fn knows_its_store(&self) -> bool {
+        matches!(self, Self::Renew(_) | Self::Release(_))
     }
 }
 

@@ -34,6 +34,10 @@ pub(crate) fn apply(cli: &mut Cli) -> Result<(), Failure> {
         return Ok(());
     }
     let files = Files::read(cli.common.config.as_deref())?;
+    if let Some(store) = cli.verb.take_store() {
+        cli.common.store = Some(store);
+    }
+    let is_named = is_store_named(cli.common.store.as_deref());
     let common = &mut cli.common;
     // Who asks for more words than usual has not asked for silence.
     common.quiet |= common.verbose == 0 && files.quiet()?;
@@ -43,13 +47,22 @@ pub(crate) fn apply(cli: &mut Cli) -> Result<(), Failure> {
         secrets::learn_url(&store.url);
         store.tell(voice, common.verbose);
     }
-    common.store = store.map(|store| store.url);
+    let url = store.map(|store| store.url);
+    match cli.verb.knows_its_store() && !is_named {
+        true => common.settings_store = url,
+        false => common.store = url,
+    }
     if let Some(ttl) = cli.verb.ttl()
         && ttl.is_none()
     {
         *ttl = files.ttl(cli.common.store.as_deref())?;
     }
     Ok(())
+}
+
+/// Does a flag or the environment name a store?
+fn is_store_named(said: Option<&str>) -> bool {
+    said.is_some_and(|said| !said.is_empty()) || variable(STORE_FILE).is_some()
 }
 
 /// Where a store's URL stood.

@@ -72,7 +72,7 @@ pub(crate) struct Elect {
 
     /// How long the leadership outlives the last sign of life of the leader [default: 15s]
     #[arg(long, value_name = "TIME", value_parser = duration::ttl, allow_hyphen_values = true)]
-    ttl: Option<Duration>,
+    pub(crate) ttl: Option<Duration>,
 
     /// How long the command has between SIGTERM and SIGKILL
     #[arg(long, value_name = "TIME", default_value = "5s")]

@@ -43,6 +43,9 @@ pub(crate) async fn reach(
 ) -> Result<Reached, Failure> {
     let (wait, began) = (wait.unwrap_or(CONNECT_MAX), Instant::now());
     let said = common.store.as_deref().filter(|url| !url.is_empty());
+    // The file has the URL without a password, and the settings may know that.
+    let is_the_file_s = |url: &&str| store::without_secrets(url) == file.contents.store_url;
+    let said = said.or(common.settings_store.as_deref().filter(is_the_file_s));
     let url = match said {
         Some(url) => store::url(Some(url))?,
         None => file.contents.store_url.clone(),

@@ -115,6 +115,38 @@ fn a_store_is_named_by_flag_variable_or_file() {
 }
 
 #[test]
+fn doctor_and_bench_take_the_name_of_a_store() {
+    let site = Site::new();
+    site.write(
+        "lockkeeper.toml",
+        "store = 'dev'\n[stores.dev]\nurl = 'sqlite:dev.db'\n[stores.own]\nurl = 'sqlite:own.db'",
+    );
+    for arguments in
+        [&["doctor", "--json", "own"][..], &["bench", "--json", "--seconds", "0.1", "own"]]
+    {
+        let output = site.run(arguments, &[]);
+        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(answer["store"], site.file("own.db"), "{output:?}");
+    }
+}
+
+#[test]
+fn a_ticket_file_s_own_store_is_stronger_than_that_of_the_settings() {
+    let site = Site::new();
+    site.write("lockkeeper.toml", "store = 'sqlite:settings.db'");
+    let done = |arguments: &[&str]| {
+        let output = site.run(arguments, &[]);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    };
+    done(&["acquire", "--store", "sqlite:other.db", "a", "--file", "a.ticket"]);
+    done(&["acquire", "a", "--file", "b.ticket"]);
+    for ticket in ["a.ticket", "b.ticket"] {
+        done(&["renew", ticket]);
+        done(&["release", ticket]);
+    }
+}
+
+#[test]
 fn an_unknown_store_is_told_the_known_ones() {
     let site = Site::new();
     let said = site.wrong(&["--store", "prod"], &[]);

@@ -38,7 +38,7 @@ The figures are rough: one client, on this machine, beside whatever else runs on
 #[derive(Args, Debug)]
 pub(crate) struct Bench {
     /// The store [default: that of --store]
-    url: Option<String>,
+    pub(crate) store: Option<String>,
 
     /// For how long to measure
     #[arg(long, value_name = "TIME", default_value = "3", value_parser = duration::bounded)]
@@ -47,7 +47,7 @@ pub(crate) struct Bench {
 
 /// Measures, and tells.
 pub(crate) async fn bench(args: &Bench, common: &Common) -> Result<End, Failure> {
-    let url = store::url(args.url.as_deref().or(common.store.as_deref()))?;
+    let url = store::url(common.store.as_deref())?;
     let (one, two) = (connect(&url).await?, connect(&url).await?);
     let measured = tokio::select! {
         measured = measure(&one, &two, args.seconds) => Some(measured),

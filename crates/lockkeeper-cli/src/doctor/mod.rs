@@ -41,7 +41,7 @@ Exit codes:
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
     /// The store [default: that of --store]
-    url: Option<String>,
+    pub(crate) store: Option<String>,
 
     /// How long each step may take: connecting, the checks, the lock
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration::bounded)]
@@ -72,7 +72,7 @@ struct Report {
 
 /// Looks at the store.
 pub(crate) async fn doctor(args: &Doctor, common: &Common) -> Result<End, Failure> {
-    let url = store::url(args.url.as_deref().or(common.store.as_deref()))?;
+    let url = store::url(common.store.as_deref())?;
     let mut report = Report {
         url: store::without_secrets(&url),
         limit: args.timeout,
