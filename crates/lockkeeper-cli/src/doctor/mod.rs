@@ -18,7 +18,10 @@ use lockkeeper::{Capabilities, Error, Keeper, Store as _};
 use nix::sys::signal::Signal;
 use serde::Serialize;
 use serde_json::json;
-use std::time::{Duration, Instant};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 use tokio::{signal::ctrl_c, time::timeout};
 use verdict::{Level, Verdict};
 
@@ -155,7 +158,12 @@ impl Report {
 
     fn text(&self, quiet: bool) -> String {
         let told = |verdict: &&Verdict| !quiet || verdict.level > Level::Note;
-        let mut text: String = self.verdicts.iter().filter(told).map(Verdict::line).collect();
+        let width = output::terminal_width(io::stdout());
+        let line = |verdict: &Verdict| match width {
+            Some(width) => verdict.lines(width),
+            None => verdict.line(),
+        };
+        let mut text: String = self.verdicts.iter().filter(told).map(line).collect();
         if !quiet {
             text += &format!("{}: {}\n", output::printable(&self.url), self.worst().overall());
         }

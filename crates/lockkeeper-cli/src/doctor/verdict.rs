@@ -5,6 +5,7 @@ use anstyle::{AnsiColor, Style};
 use lockkeeper::{Advice, Error, ErrorKind, Severity};
 use serde::Serialize;
 use std::time::Duration;
+use unicode_width::UnicodeWidthStr as _;
 
 /// How good or bad it is. Later ones are worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -134,6 +135,43 @@ impl Verdict {
         let text = printable(&format!("{:<18} {}{remedy}", self.code, self.message));
         format!("{style}{word}{style:#}{:blanks$} {text}\n", "")
     }
+
+    /// The same for a terminal of so many columns: what was found stands below itself, and what to do on lines of
+    /// its own.
+    pub(super) fn lines(&self, width: usize) -> String {
+        let (style, word) = (self.level.style(), self.level.word());
+        let room = width.saturating_sub(INDENT).max(NARROWEST);
+        let remedy = self.remedy.as_ref().map(|remedy| format!("→ {remedy}"));
+        let texts = [Some(self.message.clone()), remedy].into_iter().flatten();
+        let mut rows = texts.flat_map(|text| wrapped(&printable(&text), room));
+        let code = printable(self.code);
+        let first = rows.next().unwrap_or_default();
+        let mut text = format!("{style}{word:<9}{style:#}{code:<18} {first}\n");
+        for row in rows {
+            text += &format!("{:INDENT$}{row}\n", "");
+        }
+        text
+    }
+}
+
+/// The columns of level and code.
+const INDENT: usize = 28;
+/// What is left for words at least, however narrow the terminal is.
+const NARROWEST: usize = 20;
+
+/// The words of a text on lines of at most so many columns; a longer word has a line of its own.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.width() + 1 + word.width() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 const NETWORK_FILE_SYSTEM: &str = "network-file-system";
@@ -215,6 +253,20 @@ mod tests {
         assert_eq!(code(Severity::Exclusion), 2);
         assert_eq!(Level::Failed.exit_code(), 3);
         assert!(Level::Unsafe > Level::Failed && Level::Failed > Level::Warning);
+    }
+
+    #[test]
+    fn on_a_terminal_long_findings_stand_below_themselves() {
+        let advice =
+            Advice::new("eviction", Severity::Exclusion, "one two three four five", "six", "do");
+        let lines = Verdict::of_advice(&advice).lines(48);
+        let lines = anstream::adapter::strip_str(&lines).to_string();
+        let below = " ".repeat(28);
+        let wanted = format!(
+            "unsafe   eviction           one two three four\n{below}five: six\n{below}→ do\n"
+        );
+        assert_eq!(lines, wanted);
+        assert!(lines.lines().all(|line| line.width() <= 48));
     }
 
     #[test]
