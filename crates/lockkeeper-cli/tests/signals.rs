@@ -165,7 +165,8 @@ fn a_lock_that_is_lost_while_the_rest_of_the_command_ends_is_told_as_lost() {
 #[test]
 fn a_command_that_lives_on_after_a_hangup_ends_by_itself() {
     let place = Place::new();
-    let script = "(trap '' HUP; exec sleep 1000 >/dev/null 2>&1 </dev/null) & echo $!; \
+    let script = "(trap '' HUP; echo >deaf; exec sleep 1000 >/dev/null 2>&1 </dev/null) & \
+                  until [ -s deaf ]; do sleep 0.01; done; echo $!; \
                   trap 'echo reloaded; sleep 1; exit 0' HUP; echo ready; \
                   while :; do sleep 0.05; done";
     let mut run = place.start_script(&["--kill-after", "0.2"], "a", script);
