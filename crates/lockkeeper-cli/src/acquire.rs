@@ -7,10 +7,11 @@ use crate::{
     exit_code,
     failure::Failure,
     output,
+    patience::{ANSWER_MIN, Patience, silent},
     run::End,
     signals::Signals,
     store,
-    ticket::{self, CONNECT_MAX, RELEASE_MAX},
+    ticket::{self, CONNECT_MAX, Held, RELEASE_MAX},
     ticket_file::{Contents, Draft, TicketFile},
     waiting::Waiting,
 };
@@ -130,6 +131,8 @@ pub(crate) async fn acquire(args: &Acquire, common: &Common) -> Result<End, Fail
     let job = Job { args, mode: args.mode()?, voice, url, path, began };
     let keeper = tokio::select! {
         keeper = builder.connect(&job.url) => keeper?,
+        // The library lets the first attempt end by itself, and a silent server takes seconds for it.
+        () = job.patience().over(began, ANSWER_MIN) => return Err(silent(began)),
         signal = signals.next_end() => return Ok(End::Signal(signal as i32)),
     };
     let end = tokio::select! {
@@ -176,8 +179,15 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
+    fn patience(&self) -> Patience {
+        Patience { impatient: self.args.is_impatient(), wait: self.args.wait }
+    }
+
     async fn work(&self, keeper: &Keeper) -> Result<End, Failure> {
-        let stale = self.stale(keeper).await?;
+        let stale = tokio::select! {
+            stale = self.stale(keeper) => stale?,
+            () = self.patience().over(self.began, ANSWER_MIN) => return Err(silent(self.began)),
+        };
         let draft = Draft::beside(&self.path)?;
         let Some(guard) = self.wait(keeper).await? else {
             self.not_acquired(keeper).await;
@@ -185,7 +195,7 @@ impl Job<'_> {
         };
         let waited = self.began.elapsed();
         self.warn_of_terms(&guard);
-        let (held, terms) = (guard.remaining(), guard.terms());
+        let (held, terms) = (Held::of(&guard), guard.terms());
         let detached = guard.detach().await?;
         if let Err(failure) = draft.publish(&Contents::new(&detached, &self.url), stale.as_ref()) {
             give_back(keeper, &detached).await;
@@ -259,6 +269,7 @@ impl Job<'_> {
         let acquired = tokio::select! {
             biased;
             acquired = patiently => acquired,
+            () = self.patience().wait_is_over(self.began) => return Err(silent(self.began)),
             () = waiting.show(keeper) => Ok(None),
         };
         waiting.finish();

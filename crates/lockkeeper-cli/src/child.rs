@@ -185,7 +185,9 @@ impl Child {
     pub(crate) fn reap(mut self) -> io::Result<ExitStatus> {
         self.reaped = true;
         self.supervisor.dismiss();
-        self.process.wait()
+        let ended = self.process.wait();
+        orphans::let_go(self.process.id());
+        ended
     }
 }
 

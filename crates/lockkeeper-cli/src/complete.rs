@@ -66,10 +66,13 @@ pub(crate) fn work() -> Option<ExitCode> {
     Some(ExitCode::from(if written.is_ok() { 0 } else { exit_code::BUG }))
 }
 
-/// The command line that is being written. A script gives it behind `--`.
+/// The command line that is being written. A script gives it behind a first `--`, which no other call has.
 fn asked() -> Vec<OsString> {
-    let words = arguments::words().iter().skip(1);
-    words.skip_while(|word| *word != "--").skip(1).cloned().collect()
+    let mut words = arguments::words().iter().skip(1);
+    match words.next() {
+        Some(first) if first == "--" => words.cloned().collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// The names of stores that files define.

@@ -14,7 +14,10 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{
+    task::{JoinHandle, spawn_blocking},
+    time::timeout,
+};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// For how long the store may take to answer.
@@ -38,12 +41,18 @@ pub(crate) fn look(keeper: &Keeper, url: &str, voice: Voice) -> Look {
     if voice.quiet || keeper.store().scheme() == "sqlite" {
         return Look(None);
     }
-    let Some(stamp) = stamp(url).filter(|stamp| !is_fresh(stamp)) else { return Look(None) };
+    let Some(stamp) = stamp(url) else { return Look(None) };
     let url = url.to_owned();
     Look(Some(tokio::spawn(async move {
+        // On threads of their own: a file system that hangs must not hold up a renewal.
+        let first = stamp.clone();
+        if spawn_blocking(move || is_fresh(&first)).await.unwrap_or(true) {
+            return;
+        }
         let advice = timeout(ANSWER_MAX, ask(&url)).await;
         // Another process may have looked meanwhile. Without a note of it every run would warn.
-        if is_fresh(&stamp) || !touch(&stamp) {
+        let noted = spawn_blocking(move || !is_fresh(&stamp) && touch(&stamp)).await;
+        if !noted.unwrap_or(false) {
             return;
         }
         for advice in advice.ok().and_then(Result::ok).unwrap_or_default() {

@@ -7,7 +7,7 @@ use crate::{
     failure::Failure,
     listing::{TicketView, known_fence},
     ls,
-    output::printable,
+    output::{note, printable},
     run::End,
     stderr,
 };
@@ -76,8 +76,15 @@ pub(crate) async fn evict(args: &Evict, common: &Common) -> Result<End, Failure>
     let mut evicted = Vec::new();
     for ticket in &meant {
         // One that has left meanwhile was not evicted.
-        if keeper.evict(name, ticket.id).await? {
-            evicted.push(ticket);
+        match keeper.evict(name, ticket.id).await {
+            Ok(true) => evicted.push(ticket),
+            Ok(false) => {}
+            Err(e) => {
+                for ticket in evicted {
+                    note(&format!("evicted {}", who(name, ticket)));
+                }
+                return Err(e.into());
+            }
         }
     }
     let code = answer::code(!evicted.is_empty());

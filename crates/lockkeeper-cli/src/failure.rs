@@ -27,7 +27,8 @@ impl Failure {
 
     /// Flags that contradict each other.
     pub(crate) fn usage(what: String) -> Self {
-        Self::new(exit_code::USAGE, anyhow::Error::msg(what)).hint("see lockkeeper run --help")
+        Self::new(exit_code::USAGE, anyhow::Error::msg(what))
+            .hint("the verb's --help has its flags and examples")
     }
 
     /// Something that cannot happen unless lockkeeper or the system below it has a fault.

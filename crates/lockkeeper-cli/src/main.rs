@@ -42,6 +42,7 @@ mod migrate;
 mod nested;
 mod orphans;
 mod output;
+mod patience;
 mod place;
 mod procfs;
 mod release;

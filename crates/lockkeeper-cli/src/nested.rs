@@ -5,8 +5,12 @@
 //! changes nothing. If it is held and leaves no room, waiting for the lock would be waiting for our own end.
 
 use crate::{exit_code, failure::Failure, output};
-use lockkeeper::{Guard, Keeper, Mode, Name, Sequencer};
-use std::env;
+use lockkeeper::{Error, Guard, Keeper, Mode, Name, Sequencer};
+use std::{env, time::Duration};
+use tokio::time::sleep;
+
+/// The pause between two questions to a store that does not answer.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// The grants of the run and of all those around it, the outermost first, with blanks between them.
 pub(crate) const VARIABLE: &str = "LOCKKEEPER_HELD";
@@ -23,7 +27,7 @@ pub(crate) enum Nesting {
 }
 
 /// The grants that the environment speaks of. What cannot be read is not from us.
-fn inherited() -> Vec<Sequencer> {
+pub(crate) fn inherited() -> Vec<Sequencer> {
     let text = env::var(VARIABLE).unwrap_or_default();
     text.split_ascii_whitespace().filter_map(|one| one.parse().ok()).collect()
 }
@@ -36,11 +40,23 @@ pub(crate) fn for_the_command(guard: &Guard) -> String {
 
 /// Looks whether the lock is held around this run. Costs nothing if the environment does not name it, and a
 /// request to the store for each time that it does.
-pub(crate) async fn look(keeper: &Keeper, name: &Name, wanted: Mode, reentrant: bool) -> Nesting {
+pub(crate) async fn look(
+    keeper: &Keeper,
+    around: Vec<Sequencer>,
+    name: &Name,
+    wanted: Mode,
+    reentrant: bool,
+) -> Nesting {
     let mut held = Vec::new();
-    for grant in inherited().into_iter().filter(|grant| grant.name() == name) {
-        // If the store does not answer, the wait for the lock will meet with the same.
-        if keeper.check(&grant).await.unwrap_or(false) {
+    for grant in around.into_iter().filter(|grant| grant.name() == name) {
+        // While the store does not answer, the lock may be our own: to wait for it would never end.
+        let is_held = loop {
+            match keeper.check(&grant).await {
+                Err(Error::Store(e)) if e.is_transient() => sleep(PAUSE).await,
+                answer => break answer.unwrap_or(false),
+            }
+        };
+        if is_held {
             held.push(grant);
         }
     }
@@ -85,6 +101,39 @@ pub(crate) fn waits_for_itself(held: &Sequencer, wanted: Mode, reentrant: bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockkeeper::{
+        StoreError,
+        store::{AnyStore, Claim, StoreResult, memory::Memory},
+    };
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use testkit::layer::{Layer, Layered};
+
+    /// Loses the answers to the first two checks.
+    struct Blip(AnyStore, AtomicUsize);
+
+    impl Layer for Blip {
+        fn inner(&self) -> &AnyStore {
+            &self.0
+        }
+
+        async fn check(&self, claim: Claim) -> StoreResult<bool> {
+            if self.1.fetch_add(1, Ordering::Relaxed) < 2 {
+                let kind = lockkeeper::ErrorKind::Unavailable;
+                return Err(StoreError::not_applied("blip", kind, "a failover"));
+            }
+            lockkeeper::Store::check(&self.0, claim).await
+        }
+    }
+
+    #[tokio::test]
+    async fn an_outage_is_not_taken_for_a_lock_that_is_held_no_more() {
+        let keeper = Keeper::over(Layered(Blip(AnyStore::new(Memory::new()), AtomicUsize::new(0))));
+        let guard = keeper.lock("a").await.unwrap();
+        let around = vec![guard.sequencer()];
+        let name = Name::new("a").unwrap();
+        let nesting = look(&keeper, around, &name, Mode::Exclusive, false).await;
+        assert_eq!(nesting, Nesting::Waits(guard.sequencer()));
+    }
 
     fn held(modes: &[&str]) -> Vec<Sequencer> {
         let ticket = "00".repeat(16);

@@ -29,6 +29,15 @@ pub(crate) fn keep(process: u32) {
     }
 }
 
+/// This process was reaped, so that its number may become an orphan's.
+pub(crate) fn let_go(process: u32) {
+    kept().retain(|kept| u32::try_from(kept.as_raw()) != Ok(process));
+    if getpid().as_raw() == 1 {
+        // Those that ended behind it were not seen.
+        reap();
+    }
+}
+
 /// Reaps orphans from now on, if that is for us to do. Must be called in a runtime of one thread.
 pub(crate) fn adopt() -> io::Result<()> {
     if getpid().as_raw() == 1 {

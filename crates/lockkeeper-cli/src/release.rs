@@ -53,12 +53,11 @@ pub(crate) async fn release(args: &Release, common: &Common) -> Result<End, Fail
             format!("there is no ticket file {path}: its lock was released, or never acquired");
         return nothing(common, &why);
     };
-    if !file.lock()? {
+    if !file.lock(args.wait.unwrap_or(ticket::CONNECT_MAX)).await? {
         return nothing(common, &format!("another process has just released {path}"));
     }
     // Another process may have begun it and been killed while we waited for that.
     let begun_before = file.is_releasing || !file.is_in_use();
-    file.set_releasing();
     let (name, shown) = (file.contents.name.clone(), output::printable(&file.contents.name));
     let (keeper, guard) = match ticket::reach(&file, common, args.wait).await {
         Ok(Reached::Held(keeper, guard)) => (keeper, guard),
@@ -66,6 +65,8 @@ pub(crate) async fn release(args: &Release, common: &Common) -> Result<End, Fail
         Err(failure) if failure.code() == exit_code::UNAVAILABLE => return Err(failure.hint(AGAIN)),
         Err(failure) => return Err(failure),
     };
+    // Only from here on can the outcome be unknown.
+    file.set_releasing();
     let released = timeout(RELEASE_MAX, guard.release()).await;
     ticket::close(&keeper).await;
     match released {

@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     output,
     run::End,
-    ticket::{self, Reached},
+    ticket::{self, Held, Reached},
     ticket_file::TicketFile,
 };
 use anyhow::anyhow;
@@ -70,13 +70,13 @@ pub(crate) async fn renew(args: &Renew, common: &Common) -> Result<End, Failure>
         Reached::Held(keeper, guard) => (keeper, guard),
         Reached::Lost(why) => return Err(ticket::lost(&file, why)),
     };
-    let held = guard.remaining();
+    let held = Held::of(&guard);
     let text = match common.json {
         true => {
-            let answer = ticket::held_json(&file.contents.detached()?, held);
+            let answer = ticket::held_json(&file.contents.detached()?, &held);
             output::json_answer(answer).map_err(Failure::bug)?
         }
-        false => format!("LOCKKEEPER_RENEW_BY={}\n", ticket::renew_by(held).as_second()),
+        false => format!("LOCKKEEPER_RENEW_BY={}\n", held.renew_by().as_second()),
     };
     let code = output::answer(&text);
     if args.keep {

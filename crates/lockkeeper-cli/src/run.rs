@@ -10,7 +10,9 @@ use crate::{
     hold::{Ending, Fate, Held, Hold, tell_lost},
     jeopardy::Jeopardy,
     nested::{self, Nesting},
-    orphans, output, shim,
+    orphans, output,
+    patience::{ANSWER_MIN, Patience, silent},
+    shim,
     signals::Signals,
     stderr, store,
     suspend::Suspend,
@@ -24,7 +26,6 @@ use lockkeeper::{
 use nix::sys::signal::Signal;
 use std::{
     convert::Infallible,
-    future::pending,
     io,
     os::unix::process::ExitStatusExt as _,
     path::Path,
@@ -47,13 +48,6 @@ const CLOSE_MAX: Duration = Duration::from_secs(2);
 const CLOSE_LATE_MAX: Duration = Duration::from_millis(500);
 /// For how long we look who holds a lock that we could not have.
 const LIST_MAX: Duration = Duration::from_millis(500);
-/// What an attempt is given for its answer, however short `-w` is.
-const ANSWER_MIN: Duration = Duration::from_secs(1);
-/// What the one attempt of `-n` is given.
-const ONCE_MAX: Duration = Duration::from_secs(5);
-
-/// How much later than the library the command itself ends a wait.
-const OWN_END: Duration = Duration::from_millis(100);
 
 /// How `run` ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,12 +160,12 @@ pub(crate) async fn run(args: &Run, common: &Common) -> Result<End, Failure> {
         keeper = builder.connect(&job.url) => keeper?,
         never = job.tell_outage(patience) => match never {},
         // The library lets the first attempt end by itself, and a silent server takes seconds for it.
-        () = job.over(began, ANSWER_MIN) => return Err(job.silent()),
+        () = job.patience().over(began, ANSWER_MIN) => return Err(silent(began)),
         signal = ears.interrupt() => return Ok(End::Signal(signal as i32)),
     };
     let nesting = tokio::select! {
         nesting = job.nesting(&keeper) => nesting,
-        () = job.over(began, ANSWER_MIN) => Nesting::Apart,
+        () = job.patience().over(began, ANSWER_MIN) => Nesting::Apart,
         signal = ears.interrupt() => return Ok(End::Signal(signal as i32)),
     };
     let end = match &nesting {
@@ -182,7 +176,12 @@ pub(crate) async fn run(args: &Run, common: &Common) -> Result<End, Failure> {
     // What cannot be finished in time ends with the session.
     let _ = timeout(job.close_max(&keeper), keeper.close()).await;
     match nesting {
-        Nesting::Under(held) => Ok(End::Code(job.run_under(&held))),
+        Nesting::Under(held) => tokio::select! {
+            biased;
+            // What came while we closed would be forgotten by the exec.
+            signal = ears.interrupt() => Ok(End::Signal(signal as i32)),
+            () = tokio::task::yield_now() => Ok(End::Code(job.run_under(&held))),
+        },
         _ => end,
     }
 }
@@ -209,38 +208,23 @@ impl Job<'_> {
         std::future::pending().await
     }
 
-    /// For how long the store may be asked, if there is a limit.
-    fn limit(&self) -> Option<Duration> {
-        if self.args.is_impatient() { Some(ONCE_MAX) } else { self.args.wait }
-    }
-
-    /// Waits until the time for asking is over, but for so long at least from the beginning on.
-    async fn over(&self, began: Instant, least: Duration) {
-        let Some(limit) = self.limit() else { return pending().await };
-        // The library's own end of the wait, which knows more of the reason, comes first.
-        let time = limit.max(least).saturating_add(OWN_END);
-        tokio::time::sleep(time.saturating_sub(began.elapsed())).await;
+    fn patience(&self) -> Patience {
+        Patience { impatient: self.args.is_impatient(), wait: self.args.wait }
     }
 
     /// For how long closing may take.
     fn close_max(&self, keeper: &Keeper) -> Duration {
-        let over = self.limit().is_some_and(|limit| limit <= self.began.elapsed());
+        let limit = self.patience().limit();
+        let over = limit.is_some_and(|limit| limit <= self.began.elapsed());
         let held = self.held.load(Ordering::Relaxed);
-        let late = !held && (over || self.limit().is_some() && keeper.outage().is_some());
+        let late = !held && (over || limit.is_some() && keeper.outage().is_some());
         if late { CLOSE_LATE_MAX } else { CLOSE_MAX }
-    }
-
-    /// The failure of a store that has not answered at all.
-    fn silent(&self) -> Failure {
-        let waited = duration::exact(self.began.elapsed());
-        let what = format!("the store has not answered within {waited}");
-        Failure::new(exit_code::UNAVAILABLE, anyhow::Error::msg(what)).hint(failure::NO_STORE)
     }
 
     /// What is to be done about the locks that are held around this run. With `-n` nothing would wait.
     async fn nesting(&self, keeper: &Keeper) -> Nesting {
         let (name, reentrant) = (&self.args.name, self.args.reentrant);
-        match nested::look(keeper, name, self.mode, reentrant).await {
+        match nested::look(keeper, nested::inherited(), name, self.mode, reentrant).await {
             Nesting::Waits(_) if self.args.is_impatient() => Nesting::Apart,
             nesting => nesting,
         }
@@ -343,10 +327,7 @@ impl Job<'_> {
                 acquired => acquired?,
             },
             signal = ears.interrupt() => return Ok(Turn::Interrupted(signal)),
-            // An attempt that is under way when the patience ends is given its time by the library.
-            () = self.over(began, self.args.wait.unwrap_or_default().saturating_add(ANSWER_MIN)) => {
-                return Err(self.silent());
-            }
+            () = self.patience().wait_is_over(began) => return Err(silent(began)),
             () = waiting.show(keeper) => None,
         };
         waiting.finish();

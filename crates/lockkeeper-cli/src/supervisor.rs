@@ -69,6 +69,7 @@ impl Supervisor {
     pub(crate) fn dismiss(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        orphans::let_go(self.process.id());
     }
 
     fn order(&self, order: &str) {

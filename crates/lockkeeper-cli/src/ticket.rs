@@ -2,11 +2,20 @@
 //! is held.
 
 use crate::{
-    cli::Common, duration, exit_code, failure::Failure, output, store, ticket_file::TicketFile,
+    cli::Common,
+    duration, exit_code,
+    failure::Failure,
+    output,
+    patience::{ANSWER_MIN, Patience, silent},
+    store,
+    ticket_file::TicketFile,
 };
 use anyhow::anyhow;
 use jiff::Timestamp;
-use lockkeeper::{Detached, Error, Guard, Keeper, Loss, Terms};
+use lockkeeper::{
+    Detached, Error, Guard, Keeper, Loss, Terms,
+    store::clock::{Clock, Moment},
+};
 use serde_json::{Value, json};
 use std::{
     path::Path,
@@ -20,8 +29,8 @@ pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(30);
 pub(crate) const RELEASE_MAX: Duration = Duration::from_secs(5);
 /// For how long closing may take.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
-/// The pause between two attempts to reach the lock.
-const PAUSE: Duration = Duration::from_millis(250);
+/// The pause between two attempts to reach the lock, or its file.
+pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 
 /// Ends what is left of the keeper's sessions.
 pub(crate) async fn close(keeper: &Keeper) {
@@ -42,6 +51,19 @@ pub(crate) async fn reach(
     wait: Option<Duration>,
 ) -> Result<Reached, Failure> {
     let (wait, began) = (wait.unwrap_or(CONNECT_MAX), Instant::now());
+    let patience = Patience { impatient: wait.is_zero(), wait: Some(wait) };
+    tokio::select! {
+        reached = try_to_reach(file, common, wait, began) => reached,
+        () = patience.over(began, ANSWER_MIN) => Err(silent(began)),
+    }
+}
+
+async fn try_to_reach(
+    file: &TicketFile,
+    common: &Common,
+    wait: Duration,
+    began: Instant,
+) -> Result<Reached, Failure> {
     let said = common.store.as_deref().filter(|url| !url.is_empty());
     // The file has the URL without a password, and the settings may know that.
     let is_the_file_s = |url: &&str| store::without_secrets(url) == file.contents.store_url;
@@ -96,11 +118,36 @@ pub(crate) fn lost(file: &TicketFile, why: Loss) -> Failure {
     Failure::new(exit_code::LOCK_LOST, anyhow!("`{name}` was lost: {why}"))
 }
 
-/// A lock that is held from now on for so long.
+/// Until when a lock is held. However long it takes to say so, what is said is not too late.
+pub(crate) struct Held {
+    clock: Clock,
+    at: Moment,
+    wall: Timestamp,
+    remaining: Duration,
+}
+
+impl Held {
+    pub(crate) fn of(guard: &Guard) -> Self {
+        let clock = Clock::system();
+        let (at, wall) = (clock.now(), Timestamp::now());
+        Self { clock, at, wall, remaining: guard.remaining() }
+    }
+
+    /// For how long it is held from now on.
+    fn left(&self) -> Duration {
+        self.remaining.saturating_sub(self.clock.now().saturating_since(self.at))
+    }
+
+    pub(crate) fn renew_by(&self) -> Timestamp {
+        self.wall.checked_add(self.remaining).unwrap_or(self.wall)
+    }
+}
+
+/// A lock that was granted.
 pub(crate) struct Granted<'a> {
     pub(crate) detached: &'a Detached,
     pub(crate) terms: Terms,
-    pub(crate) held: Duration,
+    pub(crate) held: Held,
     /// Of the ticket file.
     pub(crate) path: &'a Path,
 }
@@ -117,14 +164,14 @@ impl Granted<'_> {
             ("TICKET_FILE", quoted(&path)),
             ("NAME", quoted(self.detached.name().as_str())),
             ("SEQUENCER", quoted(&self.detached.sequencer().to_string())),
-            ("RENEW_BY", renew_by(self.held).as_second().to_string()),
+            ("RENEW_BY", self.held.renew_by().as_second().to_string()),
         ];
         lines.extend(self.fence().map(|fence| ("FENCE", fence.to_string())));
         lines.iter().map(|(name, value)| format!("LOCKKEEPER_{name}={value}\n")).collect()
     }
 
     pub(crate) fn json(&self, waited: Duration) -> serde_json::Result<String> {
-        let mut answer = held_json(self.detached, self.held);
+        let mut answer = held_json(self.detached, &self.held);
         answer["file"] = json!(self.path.to_string_lossy());
         answer["sequencer"] = json!(self.detached.sequencer().to_string());
         answer["waited_ms"] = json!(duration::ms(waited));
@@ -135,19 +182,13 @@ impl Granted<'_> {
 }
 
 /// Which lock is held, and until when.
-pub(crate) fn held_json(detached: &Detached, held: Duration) -> Value {
+pub(crate) fn held_json(detached: &Detached, held: &Held) -> Value {
     json!({
         "name": detached.name().as_str(),
         "fence": Some(detached.fence()).filter(|fence| *fence != 0),
-        "renew_by": format!("{:.3}", renew_by(held)),
-        "held_ms": duration::ms(held),
+        "renew_by": format!("{:.3}", held.renew_by()),
+        "held_ms": duration::ms(held.left()),
     })
-}
-
-/// The moment in so long.
-pub(crate) fn renew_by(held: Duration) -> Timestamp {
-    let now = Timestamp::now();
-    now.checked_add(held).unwrap_or(now)
 }
 
 /// A word for a shell, whatever is in it.

@@ -7,7 +7,7 @@
 //! A file appears at its path complete and at once, and never in place of another one that still holds. What
 //! takes a file away does so under the file's `flock`, and only if the path still leads to that very file.
 
-use crate::{exit_code, failure::Failure, output, store};
+use crate::{exit_code, failure::Failure, output, store, ticket::PAUSE};
 use anyhow::{Context as _, anyhow};
 use lockkeeper::Detached;
 use nix::unistd::{Uid, geteuid};
@@ -15,12 +15,13 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read as _, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
+use tokio::time::sleep;
 
 /// The version of the format.
 const VERSION: u32 = 1;
@@ -181,10 +182,20 @@ impl TicketFile {
         Ok(Some(Self { path: path.to_owned(), file, contents, is_releasing, bytes }))
     }
 
-    /// Waits until no other process takes the file away or replaces it. Says whether it is still there.
-    pub(crate) fn lock(&self) -> Result<bool, Failure> {
-        self.file.lock().map_err(Failure::bug)?;
-        Ok(self.is_at_its_path())
+    /// Waits, at most so long, until no other process takes the file away or replaces it. Says whether it is still there.
+    pub(crate) async fn lock(&self, wait: Duration) -> Result<bool, Failure> {
+        let began = Instant::now();
+        loop {
+            match self.file.try_lock() {
+                Ok(()) => return Ok(self.is_at_its_path()),
+                Err(TryLockError::WouldBlock) if began.elapsed() < wait => sleep(PAUSE).await,
+                Err(TryLockError::WouldBlock) => {
+                    let what = "another process has begun to release it and has not ended";
+                    return Err(Failure::new(exit_code::UNAVAILABLE, anyhow!(what)));
+                }
+                Err(TryLockError::Error(e)) => return Err(Failure::bug(e)),
+            }
+        }
     }
 
     /// The same without waiting. Says no, too, if another process has it.

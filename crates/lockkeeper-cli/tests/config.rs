@@ -436,6 +436,13 @@ fn completions_know_verbs_stores_and_locks() {
 }
 
 #[test]
+fn a_variable_that_asks_for_completions_keeps_no_command_from_running() {
+    let site = Site::new();
+    let ran = site.run(&["run", "a", "--", "echo", "ran"], &[("LOCKKEEPER_COMPLETE", "bash")]);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "ran\n", "{ran:?}");
+}
+
+#[test]
 fn bash_completes_with_the_script() {
     let site = Site::new();
     site.write("lockkeeper.toml", "store = 'dev'\n[stores.dev]\nurl = 'sqlite:dev.db'");

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         })],
         tests![the_wait_bounds_all_that_a_store_can_do:
             POSTGRES "", MARIADB "", REDIS "", REDLOCK "?max_ttl=6s", ETCD "", ZOOKEEPER ""],
+        tests![a_ticket_is_renewed_and_released_within_the_wait_or_not: REDIS "", ETCD ""],
         tests![jeopardy_is_told_once_and_its_end_once: POSTGRES "", REDIS "", ETCD ""],
         tests![a_loss_comes_after_a_warning: REDIS "", POSTGRES ""],
         tests![a_waiter_tells_programs_of_an_outage: REDIS "", ZOOKEEPER ""],
@@ -87,7 +88,12 @@ fn the_wait_bounds_all_that_a_store_can_do(site: &mut Proxied) -> Result<()> {
 fn bounded(site: &Proxied, url: &str, what: &str) -> Result<()> {
     let command = |arguments: &[&str]| site.lockkeeper(url, arguments);
     ends_in_time(command, &["-w", "1"], Duration::from_secs(1), what)?;
-    ends_in_time(command, &["-n"], ONCE, what)
+    ends_in_time(command, &["-n"], ONCE, what)?;
+    for (flags, most) in [(&["-w", "1"][..], Duration::from_secs(1)), (&["-n"], ONCE)] {
+        let arguments = [&["acquire", "a", "--file", "t.ticket"], flags].concat();
+        ends_with_no_store(command(&arguments), &arguments, most, what)?;
+    }
+    Ok(())
 }
 
 /// What the one attempt of `-n` is given.
@@ -99,14 +105,41 @@ fn ends_in_time(
     most: Duration,
     what: &str,
 ) -> Result<()> {
-    let began = Instant::now();
     let arguments = [&["run"], &QUICK[..], flags, &["a", "--", "echo", "ran"]].concat();
-    let output = command(&arguments).output()?;
+    ends_with_no_store(command(&arguments), flags, most, what)
+}
+
+fn ends_with_no_store(
+    mut command: Command,
+    flags: &[&str],
+    most: Duration,
+    what: &str,
+) -> Result<()> {
+    let began = Instant::now();
+    let output = command.output()?;
     let (took, said) = (began.elapsed(), String::from_utf8_lossy(&output.stderr));
     eprintln!("{what}: {flags:?} took {took:.1?}: {}", said.lines().next().unwrap_or_default());
     ensure!(output.status.code() == Some(69) && output.stdout.is_empty(), "{output:?}");
     ensure!(took < most + SLACK, "{took:?}: {said}");
     ensure!(said.contains("hint: is the store running"), "{said}");
+    Ok(())
+}
+
+fn a_ticket_is_renewed_and_released_within_the_wait_or_not(site: &mut Proxied) -> Result<()> {
+    let run = |arguments: &[&str]| site.lockkeeper(&site.through(), arguments);
+    let acquired = run(&["acquire", "a", "--file", "t.ticket", "--ttl", "60s"]).output()?;
+    ensure!(acquired.status.success(), "{acquired:?}");
+    site.silence();
+    for verb in ["renew", "release"] {
+        let arguments = [verb, "-w", "1", "t.ticket"];
+        ends_with_no_store(run(&arguments), &arguments, Duration::from_secs(1), "silent")?;
+    }
+    site.open();
+    // The release that reached no store has released nothing and hides nothing.
+    for verb in ["renew", "release"] {
+        let output = run(&[verb, "t.ticket"]).output()?;
+        ensure!(output.status.success(), "{output:?}");
+    }
     Ok(())
 }
 

@@ -410,6 +410,18 @@ fn a_release_that_was_killed_is_repeated() {
 }
 
 #[test]
+fn a_release_that_reached_no_store_does_not_count() {
+    let place = held(&["--ttl", "5s"]);
+    let other = format!("sqlite:{}", place.path("other.db").display());
+    assert_eq!(code(&place, &["release", "--store", &other, TICKET]).0, 78);
+    assert_eq!(code(&place, &["renew", TICKET]), (0, String::new()), "it is held as before");
+    assert_eq!(code(&place, &["release", "--store", &other, TICKET]).0, 78);
+    eventually(|| held_count(&place) == 0);
+    let (ended, said) = code(&place, &["release", TICKET]);
+    assert_eq!(ended, 79, "what was lost before its release is told as lost: {said}");
+}
+
+#[test]
 fn readers_and_permits_have_tickets_too() {
     let place = Place::new();
     for (name, flags, full) in

@@ -10,7 +10,7 @@ use crate::{
     error::{Error, ErrorKind, Loss, Result},
     model::name::Name,
     session::{
-        Cleanup, Session, hold::Hold, hold_state::HoldState, keeper_state::KeeperState,
+        Cleanup, Opened, Session, hold::Hold, hold_state::HoldState, keeper_state::KeeperState,
         pending_ticket::PendingTicket,
     },
     store::{PollScope, Renewal, Store as _, TicketDigest, TicketStatus},
@@ -75,7 +75,13 @@ impl KeeperState {
         let renewed = renewed.inspect_err(|_| self.store.forget(detached.session()))?;
         let hold = self.hold_detached(detached, &renewed);
         // Closed while we asked: `close` may not have seen this session.
-        if self.is_closed() { Err(Error::Closed) } else { hold }
+        let hold = hold?;
+        if !self.is_closed() {
+            return Ok(hold);
+        }
+        // It stays with the process that has detached it.
+        let _ = hold.detach().await;
+        Err(Error::Closed)
     }
 
     async fn renew_detached(&self, detached: &Detached) -> Result<Renewed> {
@@ -103,8 +109,14 @@ impl KeeperState {
         let (terms, claim) = (detached.terms(), detached.claim());
         let Self { store, clock, .. } = self;
         let renew = self.renew(terms.ttl);
-        let (session, task) =
-            Session::start(store, clock, detached.session(), terms, renew, renewed.sent, true);
+        let (session, task) = Session::start(
+            store,
+            clock,
+            detached.session(),
+            terms,
+            renew,
+            Opened::by_another(renewed.sent),
+        );
         self.add_task(task);
         self.add_own(&session);
         let mut pending = PendingTicket::attached(&session, claim);

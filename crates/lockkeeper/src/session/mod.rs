@@ -75,6 +75,23 @@ pub(crate) struct Session {
     own: bool,
 }
 
+/// A session of which the store has answered an opening or a renewal.
+struct Opened {
+    /// When that was sent.
+    sent: Moment,
+    /// It has one lock and will have no other.
+    own: bool,
+    /// A lock of it was handed out.
+    used: bool,
+}
+
+impl Opened {
+    /// Another process has opened it and held a lock of it.
+    fn by_another(sent: Moment) -> Self {
+        Self { sent, own: true, used: true }
+    }
+}
+
 impl Session {
     pub(crate) async fn open(
         store: &AnyStore,
@@ -87,20 +104,22 @@ impl Session {
         let (id, sent) = (SessionId::random(), clock.now());
         let Times { ttl, lock_delay } = times;
         let terms = store.open(Open { session: id, ttl, lock_delay, owner }).await?;
-        Ok(Self::start(store, clock, id, terms, renew, sent, own))
+        Ok(Self::start(store, clock, id, terms, renew, Opened { sent, own, used: false }))
     }
 
-    /// Starts the task of a session whose opening or renewal was sent then, and answered.
+    /// Starts the task of a session that was opened.
     fn start(
         store: &AnyStore,
         clock: &Clock,
         id: SessionId,
         terms: Terms,
         renew: Renew,
-        sent: Moment,
-        own: bool,
+        Opened { sent, own, used }: Opened,
     ) -> (Arc<Self>, JoinHandle<()>) {
         let state = Arc::new(SessionState::new(clock.clone(), sent + terms.belief()));
+        if used {
+            state.set_used();
+        }
         let (cleanups, handed_over) = mpsc::unbounded_channel();
         let (renewals, asked) = mpsc::unbounded_channel();
         let auto_renew = Arc::new(AtomicBool::new(true));

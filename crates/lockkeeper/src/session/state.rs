@@ -239,6 +239,11 @@ impl SessionState {
         }
     }
 
+    /// A lock of the session was handed out before this process knew it.
+    pub(crate) fn set_used(&self) {
+        self.table().used = true;
+    }
+
     /// The session is lost. Was no lock of it ever handed out? Then none will be, and nothing was protected
     /// by it.
     pub(crate) fn is_unused(&self) -> bool {
