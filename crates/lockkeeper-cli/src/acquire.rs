@@ -311,6 +311,6 @@ async fn give_back(keeper: &Keeper, detached: &Detached) {
     if !matches!(released.await, Ok(Ok(()))) {
         let (name, ttl) = (output::printable(detached.name().as_str()), detached.terms().ttl);
         let ttl = duration::flag(ttl);
-        output::error(&format!("`{name}` could not be released: it stays closed for {ttl}"));
+        output::warning(&format!("`{name}` could not be released: it stays closed for {ttl}"));
     }
 }

@@ -3,7 +3,7 @@
 //! What comes from a store was written by other programs: it is made [`printable`] before a
 //! terminal sees it.
 
-use crate::{exit_code, stderr};
+use crate::{failure::Failure, stderr};
 use anstream::{AutoStream, ColorChoice, adapter::strip_str};
 use anstyle::{AnsiColor, Style};
 use jiff::Timestamp;
@@ -26,6 +26,11 @@ const HEADER: Style = Style::new().bold();
 /// Says what went wrong, on stderr.
 pub(crate) fn error(line: &str) {
     styled(&format!("{ERROR}lockkeeper:{ERROR:#} {line}\n"));
+}
+
+/// Says that something did not go as it should, and is not the end of it. Programs hear it as an event.
+pub(crate) fn warning(line: &str) {
+    if stderr::speaks_json() { stderr::say(json_warning(line)) } else { error(line) }
 }
 
 /// Says something that is not an error, on stderr.
@@ -51,8 +56,8 @@ pub(crate) fn answer(text: &str) -> u8 {
         Ok(()) => 0,
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(e) => {
-            error(&format!("cannot write to stdout: {e}"));
-            exit_code::BUG
+            let error = anyhow::Error::from(e).context("cannot write to stdout");
+            Failure::bug(error).report(stderr::speaks_json())
         }
     }
 }

@@ -164,7 +164,7 @@ impl TicketFile {
         }
         if about.mode() & 0o077 != 0 {
             let mode = about.mode() & 0o777;
-            output::error(&format!(
+            output::warning(&format!(
                 "others may read {shown} (mode {mode:03o}): with the secret in it they can release \
                  the lock; chmod 600 it"
             ));
@@ -225,7 +225,7 @@ impl TicketFile {
     pub(crate) fn remove(&self) {
         if let Err(e) = fs::remove_file(&self.path) {
             let shown = output::printable(&self.path.display().to_string());
-            output::error(&format!("cannot remove {shown}, which is worth nothing now: {e}"));
+            output::warning(&format!("cannot remove {shown}, which is worth nothing now: {e}"));
         }
     }
 }
