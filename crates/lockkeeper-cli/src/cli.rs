@@ -432,7 +432,9 @@ pub(crate) fn parse() -> Result<Cli, u8> {
             e.remove(ContextKind::Suggested);
         }
         if e.use_stderr() && wants_json(words) {
-            return Failure::usage(first_paragraph(&e.render().to_string())).report(true);
+            let what = anyhow::Error::msg(first_paragraph(&e.render().to_string()));
+            let failure = Failure::new(exit_code::USAGE, what).hint("see lockkeeper --help");
+            return failure.report(true);
         }
         let text = e.render().ansi().to_string();
         if e.use_stderr() {
