@@ -52,7 +52,7 @@ pub(crate) struct Common {
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<OsString>,
 
-    /// Speak JSON: on stdout for ls and show, one line per event on stderr for run
+    /// Speak JSON: an object on stdout, for run and elect one line per event on stderr
     #[arg(long, global = true)]
     pub(crate) json: bool,
 

@@ -1,9 +1,13 @@
 //! The command on real servers: stores without lines, servers that are not there yet, passwords, and
 //! stores that grant less than they were asked for.
 
+#[path = "support/json_schema.rs"]
+mod json_schema;
 mod support;
 
 use anyhow::{Context as _, Result, ensure};
+use json_schema::Schema;
+use serde_json::Value;
 use servers::{ETCD, REDIS, REDIS_TLS, REDLOCK, Running as Server, ZOOKEEPER_BRIEF};
 use std::{
     fs,
@@ -182,15 +186,21 @@ fn watch_tells_an_outage_and_goes_on(site: &mut Site) -> Result<()> {
     let view = Pty::start(&site.lockkeeper(&site.url(), &["watch"]), 100, 24);
     view.shows("● live");
     let (mut lines, _) = start(&mut site.lockkeeper(&site.url(), &["watch", "--json"]));
-    ensure!(lines.line().contains("\"event\":\"snapshot\""));
+    let schema = Schema::of("watch.json");
+    let mut next = || -> Result<Value> {
+        let event: Value = serde_json::from_str(&lines.line())?;
+        schema.check(&event).map_err(anyhow::Error::msg)?;
+        Ok(event)
+    };
+    ensure!(next()?["event"] == "snapshot");
     site.server.freeze()?;
     view.shows("▲ the store has not answered for ");
-    let line = lines.line();
-    ensure!(line.contains("\"event\":\"outage\""), "{line}");
+    let event = next()?;
+    ensure!(event["event"] == "outage", "{event}");
     site.server.thaw()?;
     view.shows("● live");
-    let line = lines.line();
-    ensure!(line.contains("\"event\":\"answers\""), "{line}");
+    let event = next()?;
+    ensure!(event["event"] == "answers", "{event}");
     Ok(())
 }
 

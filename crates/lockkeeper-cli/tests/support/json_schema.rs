@@ -3,7 +3,11 @@
 //! describe is a mistake in the answer.
 
 use serde_json::{Map, Value};
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// A file of `docs/schema`.
 pub(crate) struct Schema {
@@ -14,9 +18,13 @@ pub(crate) struct Schema {
 type Known = BTreeSet<String>;
 
 impl Schema {
+    /// Where the schemas are.
+    pub(crate) fn folder() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema")
+    }
+
     pub(crate) fn of(file: &str) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schema");
-        let text = fs::read_to_string(folder.join(file)).expect(file);
+        let text = fs::read_to_string(Self::folder().join(file)).expect(file);
         Self { root: serde_json::from_str(&text).expect(file) }
     }
 
@@ -46,7 +54,7 @@ impl Schema {
     fn rule(&self, keyword: &str, rule: &Value, value: &Value, at: &str) -> Result<Known, String> {
         let holds = match keyword {
             "$schema" | "$defs" | "title" | "description" => true,
-            "$ref" => return self.part(self.definition(rule), value, at),
+            "$ref" => return self.referred(rule, value, at),
             "oneOf" => return self.one_of(rule.as_array().expect("a list"), value, at),
             "properties" => return self.fields(rule, value, at),
             "items" => {
@@ -73,9 +81,20 @@ impl Schema {
         if holds { Ok(Known::new()) } else { Err(format!("{at}: {keyword} {rule}, not {value}")) }
     }
 
-    fn definition(&self, reference: &Value) -> &Value {
-        let path = reference.as_str().and_then(|path| path.strip_prefix('#')).expect("a local one");
-        self.root.pointer(path).unwrap_or_else(|| panic!("{path} is not defined"))
+    /// Checks by a definition of this file, as in `#/$defs/time`, or of another one, as in
+    /// `listing.json#/$defs/time`.
+    fn referred(&self, reference: &Value, value: &Value, at: &str) -> Result<Known, String> {
+        let parts = reference.as_str().and_then(|reference| reference.split_once('#'));
+        let (file, path) = parts.expect("a file and a path");
+        if !file.is_empty() {
+            return Self::of(file).defined(path, value, at);
+        }
+        self.defined(path, value, at)
+    }
+
+    fn defined(&self, path: &str, value: &Value, at: &str) -> Result<Known, String> {
+        let definition = self.root.pointer(path).unwrap_or_else(|| panic!("no {path}"));
+        self.part(definition, value, at)
     }
 
     fn one_of(&self, schemas: &[Value], value: &Value, at: &str) -> Result<Known, String> {
