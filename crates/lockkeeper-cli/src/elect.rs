@@ -6,10 +6,10 @@ use crate::{
     answer::{self, quoted},
     cli::{self, Common},
     duration,
-    event::label,
+    event::{Voice, label},
     failure::Failure,
     listing::OwnerView,
-    output::{self, note, printable},
+    output::{self, printable},
     run::{self, End},
 };
 use clap::{Args, Command, FromArgMatches as _};
@@ -18,6 +18,7 @@ use serde::Serialize;
 use std::{
     ffi::OsString,
     io::{self, Write as _},
+    mem,
     time::Duration,
 };
 
@@ -171,19 +172,22 @@ async fn print(name: &Name, common: &Common) -> Result<End, Failure> {
 async fn observe(name: &Name, common: &Common) -> Result<End, Failure> {
     let keeper = answer::connect(common).await?;
     let mut leaders = keeper.election(name).observe();
+    let voice = Voice { json: common.json, quiet: common.quiet };
     let mut answers = true;
     loop {
         let leader = match leaders.next().await {
             Ok(leader) => leader,
             Err(Error::Store(e)) if e.is_transient() => {
-                if std::mem::take(&mut answers) && !common.quiet {
-                    note("the store does not answer; still watching");
+                if mem::take(&mut answers) {
+                    voice.note("the store does not answer; still watching");
                 }
                 continue;
             }
             Err(e) => return Err(e.into()),
         };
-        answers = true;
+        if !mem::replace(&mut answers, true) {
+            voice.note("the store answers again");
+        }
         let line = match common.json {
             true => output::stamped_line(ElectionView {
                 name: name.as_str(),

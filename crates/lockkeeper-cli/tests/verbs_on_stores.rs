@@ -6,14 +6,15 @@ mod support;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
-use servers::{ETCD, MARIADB, POSTGRES, REDIS, REDLOCK, ZOOKEEPER};
+use servers::{ETCD, MARIADB, POSTGRES, REDIS, REDLOCK, Running as Server, ZOOKEEPER};
 use std::{
+    io::{BufRead as _, BufReader},
     process::{ExitCode, Output, Stdio},
     sync::Arc,
 };
 use support::{Place, Running, eventually, is_alive};
 use testkit::{
-    live::Server,
+    live,
     trials::{self, Shared, Trial},
 };
 
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
     let stores = lines.into_iter().chain([(REDLOCK, MAJORITY)]);
     let of_servers = stores.map(|(recipe, kind)| -> Vec<Trial> {
         let one = |(name, test): (&str, Test)| {
-            let body = move |server: Arc<Server>| {
+            let body = move |server: Arc<live::Server>| {
                 let url = format!("{}{}", server.running()?.url(), kind.options);
                 test(&Site::at(url, kind, Place::new())?)
             };
@@ -69,7 +70,9 @@ fn main() -> ExitCode {
             test(&Site::at(place.url(), LINES, place)?)
         })
     });
-    trials::main(of_servers.chain([on_files.into()]))
+    let outage = "an_observer_goes_on_through_an_outage";
+    let alone = vec![trials::trial(REDIS, outage, an_observer_goes_on_through_an_outage)];
+    trials::main(of_servers.chain([on_files.into(), alone]))
 }
 
 /// A store, and a folder for what the command needs.
@@ -301,5 +304,23 @@ fn a_candidate_leads_and_stands_again(site: &Site) -> Result<()> {
     leader(1)?;
     let view: Value = serde_json::from_str(&observer.line())?;
     ensure!(view["leader"] == Value::Null, "{view}");
+    Ok(())
+}
+
+fn an_observer_goes_on_through_an_outage(mut server: Server) -> Result<()> {
+    let site = Site::at(server.url().to_owned(), LINES, Place::new())?;
+    let mut observer = site.start(&["elect", "--observe", "a"]);
+    let mut said = BufReader::new(observer.take_stderr()).lines().map_while(Result::ok);
+    ensure!(observer.line().ends_with(" no process leads `a`"));
+    server.kill()?;
+    let line = said.next().context("a word about the outage")?;
+    ensure!(line == "lockkeeper: the store does not answer; still watching", "{line}");
+    server.restart()?;
+    let mut held = site.hold("a")?;
+    let line = observer.line();
+    ensure!(line.ends_with(&format!(" leads `a` under fence {}", held.fence)), "{line}");
+    let line = said.next().context("a word about the end of the outage")?;
+    ensure!(line == "lockkeeper: the store answers again", "{line}");
+    ensure!(held.running.end().success());
     Ok(())
 }
