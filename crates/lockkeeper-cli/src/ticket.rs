@@ -187,7 +187,7 @@ pub(crate) fn held_json(detached: &Detached, held: &Held) -> Value {
         "name": detached.name().as_str(),
         "fence": Some(detached.fence()).filter(|fence| *fence != 0),
         "renew_by": format!("{:.3}", held.renew_by()),
-        "held_ms": duration::ms(held.left()),
+        "ends_in_ms": duration::ms(held.left()),
     })
 }
 

@@ -141,7 +141,7 @@ fn programs_get_json() {
     assert_eq!(acquired["ttl_ms"], 90_000);
     assert_eq!(acquired["fence"], place.show("a")["holders"][0]["fence"]);
     assert!(acquired["file"].as_str().is_some_and(|file| file.ends_with(TICKET)), "{acquired}");
-    let held = acquired["held_ms"].as_u64().expect("a time");
+    let held = acquired["ends_in_ms"].as_u64().expect("a time");
     assert!((80_000..90_000).contains(&held), "{acquired}");
     let renewed = json(&["renew", TICKET]);
     assert_eq!(renewed["fence"], acquired["fence"]);
