@@ -2,7 +2,7 @@
 
 use crate::{
     acquire, arguments, bench, complete, doctor, duration, exit_code, failure::Failure, ls, man,
-    migrate, output, release, renew, secrets, show, store, watch,
+    migrate, output, release, renew, run, secrets, show, store, watch,
 };
 use clap::{
     ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint,
@@ -87,7 +87,7 @@ pub(crate) enum Verb {
     ///
     /// The command is executed directly, without a shell. Stdin, stdout and stderr belong to it;
     /// lockkeeper itself speaks on stderr only. Signals are passed on to the command.
-    #[command(after_long_help = RUN_HELP, args_override_self = true)]
+    #[command(after_long_help = run::HELP, args_override_self = true)]
     Run(Box<Run>),
 
     /// Take the lock for a script, and write a ticket file to renew and release it by
@@ -208,43 +208,6 @@ impl Verb {
         matches!(self, Self::Renew(_) | Self::Release(_))
     }
 }
-
-const RUN_HELP: &str = "\
-Examples:
-  lockkeeper run backup -- backup.sh              wait your turn, then run
-  lockkeeper run -n backup -- backup.sh           run only if nobody else does
-  lockkeeper run backup -c 'dump | gzip >b.gz'    a pipeline, by /bin/sh
-  lockkeeper run -w 30 deploy -- make deploy      wait 30 seconds at most
-  lockkeeper run -s cache -- reader               together with other -s, apart from the rest
-  lockkeeper run --limit 4 gpu -- train.py        four at a time
-  lockkeeper run --at-least 50s nightly -- job    once a minute, whichever machine comes first
-
-The command finds in its environment:
-  LOCKKEEPER_NAME       the lock
-  LOCKKEEPER_FENCE      the number of this grant; it grows with every exclusive grant of the name
-  LOCKKEEPER_SEQUENCER  the grant as text, for others to check
-  LOCKKEEPER_HELD       the grants of this run and of those around it, for a nested run
-  LOCKKEEPER_STORE_URL  the store, without its password
-  LOCKKEEPER_STORE      the store, for a lockkeeper that the command runs
-
-Exit codes:
-  the command's own, or 128+n when signal n killed it
-  64   usage: the flags or the name make no sense, or the run would wait for a lock that the run
-       around it holds
-  69   the store is unavailable
-  70   a fault of lockkeeper
-  75   not acquired (-n, -w); -E sets another code
-  77   the store refused
-  78   configuration: the store's URL, the store, a file of settings or the environment
-  79   the lock was lost while the command ran, or --max-hold was over
-  126  the command cannot be executed
-  127  the command was not found
-
-When the lock is lost (the store was out of reach for too long, or somebody evicted us) the
-command's process group gets SIGTERM, and SIGKILL after --kill-after; the store keeps the lock
-closed until then. Nothing can end the command while lockkeeper itself is stopped: where that
-matters, pass LOCKKEEPER_FENCE to what you write to, and have it refuse smaller numbers than it
-has seen.";
 
 /// The flags of `run`. Those that flock(1) has mean what they mean there.
 #[derive(Args, Debug)]

@@ -35,6 +35,43 @@ use std::{
 };
 use tokio::time::timeout;
 
+pub(crate) const HELP: &str = "\
+Examples:
+  lockkeeper run backup -- backup.sh              wait your turn, then run
+  lockkeeper run -n backup -- backup.sh           run only if nobody else does
+  lockkeeper run backup -c 'dump | gzip >b.gz'    a pipeline, by /bin/sh
+  lockkeeper run -w 30 deploy -- make deploy      wait 30 seconds at most
+  lockkeeper run -s cache -- reader               together with other -s, apart from the rest
+  lockkeeper run --limit 4 gpu -- train.py        four at a time
+  lockkeeper run --at-least 50s nightly -- job    once a minute, whichever machine comes first
+
+The command finds in its environment:
+  LOCKKEEPER_NAME       the lock
+  LOCKKEEPER_FENCE      the number of this grant; it grows with every exclusive grant of the name
+  LOCKKEEPER_SEQUENCER  the grant as text, for others to check
+  LOCKKEEPER_HELD       the grants of this run and of those around it, for a nested run
+  LOCKKEEPER_STORE_URL  the store, without its password
+  LOCKKEEPER_STORE      the store, for a lockkeeper that the command runs
+
+Exit codes:
+  the command's own, or 128+n when signal n killed it
+  64   usage: the flags or the name make no sense, or the run would wait for a lock that the run
+       around it holds
+  69   the store is unavailable
+  70   a fault of lockkeeper
+  75   not acquired (-n, -w); -E sets another code
+  77   the store refused
+  78   configuration: the store's URL, the store, a file of settings or the environment
+  79   the lock was lost while the command ran, or --max-hold was over
+  126  the command cannot be executed
+  127  the command was not found
+
+When the lock is lost (the store was out of reach for too long, or somebody evicted us) the
+command's process group gets SIGTERM, and SIGKILL after --kill-after; the store keeps the lock
+closed until then. Nothing can end the command while lockkeeper itself is stopped: where that
+matters, pass LOCKKEEPER_FENCE to what you write to, and have it refuse smaller numbers than it
+has seen.";
+
 /// For how long a store is waited for that is not there when we start, if nothing else is said. Once
 /// connected, a wait without `-w` goes on through every outage.
 const CONNECT_MAX: Duration = Duration::from_secs(30);
