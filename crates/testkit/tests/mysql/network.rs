@@ -2,7 +2,7 @@
 //! right one any more.
 
 use crate::support::{TTL, client, cut_all, keeper, number, standing, status};
-use lockkeeper::{Keeper, Loss, TicketId};
+use lockkeeper::{Guard, Keeper, Loss, TicketId};
 use mysql_async::prelude::Queryable;
 use servers::{FaultProxy, MARIADB, MYSQL, Running};
 use std::{
@@ -85,8 +85,7 @@ async fn a_ticket_that_was_lost_behind_a_silent_connection_is_missed(server: Run
     let (proxy, keeper) = through_a_proxy(&server, TTL).await;
     let (gone, kept) = (keeper.lock("a").await.expect("free"), keeper.lock("b").await.expect("b"));
     // The connections are checked once, so that only the silence can make them be checked again.
-    let renewed = gone.remaining();
-    eventually("a renewal", async || gone.remaining() > renewed).await;
+    until_renewed(&gone).await;
     proxy.silence();
     let mut other = client(&server).await;
     other.query_drop("UPDATE lk_gate SET fence = 0 WHERE name = 'a'").await.expect("lost");
@@ -225,6 +224,17 @@ async fn live_for_long(server: &Running) -> Keeper {
     testkit::live::keeper(server, Duration::from_secs(60)).await
 }
 
+/// Waits until a renewal has been answered: what remains grows from one glance to the next. A renewal need not give
+/// more than an earlier one has given.
+async fn until_renewed(guard: &Guard) {
+    let mut last = guard.remaining();
+    eventually("a renewal", async || {
+        let now = guard.remaining();
+        now > std::mem::replace(&mut last, now)
+    })
+    .await;
+}
+
 /// The server can fail after it has committed, while it puts the answer together.
 async fn an_enter_whose_answer_fails_leaves_no_orphan(server: Running) {
     let (one, two) = (keeper(&server).await, keeper(&server).await);
@@ -232,8 +242,7 @@ async fn an_enter_whose_answer_fails_leaves_no_orphan(server: Running) {
     let other = two.lock("b").await.expect("free");
     // The first renewal checks all tickets; none after it does so without a reason.
     for _ in 0..2 {
-        let before = other.remaining();
-        eventually("a renewal", async || other.remaining() > before).await;
+        until_renewed(&other).await;
     }
     let mut root = client(&server).await;
     let made: Option<mysql_async::Row> =
