@@ -130,15 +130,18 @@ pub(crate) fn cut(line: &str, width: usize) -> String {
     if line.width() <= width {
         return line.to_owned();
     }
-    let mut room = width.saturating_sub(1);
-    let fits = |c: &char| match room.checked_sub(c.width().unwrap_or(0)) {
-        Some(left) => {
-            room = left;
-            true
-        }
-        None => false,
-    };
-    line.chars().take_while(fits).chain(['…']).collect()
+    fitting(line.chars(), width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// The first characters, as long as they fit into so many columns.
+pub(crate) fn fitting(
+    characters: impl Iterator<Item = char>,
+    mut room: usize,
+) -> impl Iterator<Item = char> {
+    characters.map_while(move |c| {
+        room = room.checked_sub(c.width().unwrap_or(0))?;
+        Some(c)
+    })
 }
 
 /// Columns, aligned by blanks.

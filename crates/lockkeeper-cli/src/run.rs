@@ -38,7 +38,7 @@ use tokio::time::timeout;
 pub(crate) const HELP: &str = "\
 Examples:
   lockkeeper run backup -- backup.sh              wait your turn, then run
-  lockkeeper run -n backup -- backup.sh           run only if nobody else does
+  lockkeeper run -n backup -- backup.sh           run only if no other client does
   lockkeeper run backup -c 'dump | gzip >b.gz'    a pipeline, by /bin/sh
   lockkeeper run -w 30 deploy -- make deploy      wait 30 seconds at most
   lockkeeper run -s cache -- reader               together with other -s, apart from the rest
@@ -66,7 +66,7 @@ Exit codes:
   126  the command cannot be executed
   127  the command was not found
 
-When the lock is lost (the store was out of reach for too long, or somebody evicted us) the
+When the lock is lost (the store was out of reach for too long, or an operator evicted us) the
 command's process group gets SIGTERM, and SIGKILL after --kill-after; the store keeps the lock
 closed until then. Nothing can end the command while lockkeeper itself is stopped: where that
 matters, pass LOCKKEEPER_FENCE to what you write to, and have it refuse smaller numbers than it

@@ -41,7 +41,7 @@ trait Site {
     fn place(&self) -> &Place;
     /// The holder's URL.
     fn holders(&self) -> String;
-    /// The URL of those who come after it.
+    /// The URL of the runs that come after it.
     fn others(&self) -> String;
     /// From now on the holder gets no answers.
     fn silence(&self) -> Result<Silence>;

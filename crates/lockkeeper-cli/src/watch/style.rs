@@ -3,12 +3,12 @@
 //! Colours are the sixteen of the terminal's own palette, so that they suit its background. A state
 //! is always a shape and a word too: without colours nothing is lost.
 
-use crate::output::cut;
+use crate::output::{cut, fitting};
 use ratatui::{
     style::{Color, Modifier, Style},
     text::Span,
 };
-use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
+use unicode_width::UnicodeWidthStr as _;
 
 /// The styles of what is shown.
 #[derive(Clone, Copy, Debug)]
@@ -90,15 +90,7 @@ fn cut_left(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_owned();
     }
-    let mut room = width.saturating_sub(1);
-    let fits = |c: &char| match room.checked_sub(c.width().unwrap_or(0)) {
-        Some(left) => {
-            room = left;
-            true
-        }
-        None => false,
-    };
-    let mut kept: Vec<char> = text.chars().rev().take_while(fits).collect();
+    let mut kept: Vec<char> = fitting(text.chars().rev(), width.saturating_sub(1)).collect();
     kept.extend((width > 0).then_some('…'));
     kept.iter().rev().collect()
 }
