@@ -8,7 +8,7 @@
 /// assert!(mine.fair && !mine.survives_failover);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Capabilities {
     /// Waiting in order ([`Manner::Queue`](super::Manner::Queue)). Without it only contending is possible.
     pub fair: bool,

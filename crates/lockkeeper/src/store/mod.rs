@@ -44,6 +44,8 @@ mod common;
 mod erased;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;

@@ -1,0 +1,3 @@
+//! The service as a store.
+
+pub mod wire;
