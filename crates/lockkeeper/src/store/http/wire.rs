@@ -8,6 +8,13 @@
 //! [`SECRET`] and in the answer that opens it, nowhere else. Its public half, derived from the secret by
 //! [`public_half`], names it in paths.
 
+mod events;
+
+pub use events::{
+    AskHistory, EVENT_LABEL_MAX, Event, EventKind, Freshness, HISTORY_MAX, LAST_EVENT_ID,
+    LockHistory, LookAtLock, WatchEvents,
+};
+
 use crate::{
     error::ErrorKind,
     model::{
@@ -453,6 +460,9 @@ pub struct StoreInfo {
     pub version: String,
     /// This instance of the service: another number after every start.
     pub instance: String,
+    /// How soon the events tell what went past this instance.
+    #[serde(default)]
+    pub events: Freshness,
 }
 
 /// One message of `GET /v1/sessions/{session}/hints`, a stream of server-sent events whose type is the variant and
