@@ -35,7 +35,7 @@ impl Detached {
         state: Vec<u8>,
         claim: Claim,
     ) -> Self {
-        Self { session, terms, state, sequencer: Sequencer::new(store, claim) }
+        Self { session, terms, state, sequencer: Sequencer::of(store, claim) }
     }
 
     /// The text from which it can be read again (`parse`). Printable ASCII without blanks, and a secret.

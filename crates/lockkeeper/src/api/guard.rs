@@ -115,7 +115,7 @@ impl Guard {
     /// [checked](crate::Keeper::check). It is no secret and gives no rights.
     #[must_use]
     pub fn sequencer(&self) -> Sequencer {
-        Sequencer::new(self.hold.session().store.id(), self.hold.claim())
+        Sequencer::of(self.hold.session().store.id(), self.hold.claim())
     }
 
     /// How the store itself names this grant (a key, a path, a row), for the user's own

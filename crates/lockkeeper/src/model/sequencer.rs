@@ -28,7 +28,10 @@ pub struct Sequencer {
 }
 
 impl Sequencer {
-    pub(crate) fn new(store: StoreId, claim: Claim) -> Self {
+    /// The grant of this store, as text. For those who write a store's client: others get one from
+    /// [`Guard::sequencer`](crate::Guard::sequencer).
+    #[must_use]
+    pub fn of(store: StoreId, claim: Claim) -> Self {
         Self { store, claim }
     }
 
@@ -128,7 +131,7 @@ mod tests {
     fn sequencer(name: &str, mode: Mode, fence: u64) -> Sequencer {
         let ticket = TicketId::random();
         let claim = Claim { name: Name::new(name).unwrap(), ticket, mode, fence };
-        Sequencer::new(StoreId([7; 8]), claim)
+        Sequencer::of(StoreId([7; 8]), claim)
     }
 
     #[test]

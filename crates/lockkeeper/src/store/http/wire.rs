@@ -545,5 +545,7 @@ pub fn kind(of: ErrorKind) -> (&'static str, u16) {
 #[must_use]
 pub fn public_half(secret: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, secret.as_bytes());
-    digest.as_ref()[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+    let mut half = [0; 16];
+    half.copy_from_slice(&digest.as_ref()[..16]);
+    format!("{:032x}", u128::from_be_bytes(half))
 }

@@ -1,0 +1,8 @@
+//! The page for people.
+
+use crate::routes::Route;
+
+/// The routes of this group.
+pub(crate) fn routes() -> Vec<Route> {
+    Vec::new()
+}

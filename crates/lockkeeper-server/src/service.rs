@@ -1,0 +1,82 @@
+//! What all requests share.
+
+use crate::connection::Limits;
+use lockkeeper::{TTL_DEFAULT, store::AnyStore};
+use std::{fmt, ops::Deref, sync::Arc, time::Duration};
+use tokio::sync::watch;
+
+/// What a service is told at its start.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// The TTL of a session whose opener asks for none.
+    pub ttl: Duration,
+    /// The lock-delay of a session whose opener asks for none.
+    pub lock_delay: Duration,
+    /// The limits of connections.
+    pub limits: Limits,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { ttl: TTL_DEFAULT, lock_delay: Duration::ZERO, limits: Limits::default() }
+    }
+}
+
+/// One instance of the service. Cheap to clone.
+#[derive(Clone)]
+pub struct Service(Arc<Shared>);
+
+/// What one instance has.
+#[derive(Debug)]
+pub struct Shared {
+    pub(crate) store: AnyStore,
+    pub(crate) options: Options,
+    /// Another number after every start.
+    pub(crate) instance: u64,
+    stop: watch::Sender<bool>,
+}
+
+impl Service {
+    /// A service in front of this store.
+    #[must_use]
+    pub fn new(store: AnyStore, options: Options) -> Self {
+        let (instance, (stop, _)) = (rand::random(), watch::channel(false));
+        Self(Arc::new(Shared { store, options, instance, stop }))
+    }
+
+    /// Stops: what waits is answered, streams end, no session and no lock ends.
+    pub fn stop(&self) {
+        self.0.stop.send_replace(true);
+    }
+
+    /// Resolves when the service stops.
+    pub async fn stopped(&self) {
+        // The sender lives as long as the service.
+        let _ = self.0.stop.subscribe().wait_for(|stopped| *stopped).await;
+    }
+
+    /// Has it been told to stop?
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.0.stop.borrow()
+    }
+
+    /// For how long the body of a request may take to arrive.
+    pub(crate) fn body_time(&self) -> Duration {
+        self.options.limits.body_time
+    }
+}
+
+impl Deref for Service {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Service({:?})", self.store)
+    }
+}
