@@ -177,11 +177,11 @@ class Guard:
 
 
 class Lock:
-    """A lock to be taken: by `async with`, or by `acquire`. Each `async with` needs a `Lock` of its own."""
+    """A lock to be taken: by `async with`, or by `acquire`. It can be taken again and again, from several tasks."""
 
     def __init__(self, lock: _Lock[Any]) -> None:
         self._lock = lock
-        self._taken: list[Guard] = []
+        self._taken: dict[Optional[asyncio.Task[Any]], list[Guard]] = {}
 
     async def acquire(self, wait: Patience = patience) -> Guard:
         """Takes the lock, waiting at most so many seconds. Raises `NotAcquired` when the wait is over."""
@@ -205,13 +205,16 @@ class Lock:
 
     async def __aenter__(self) -> Guard:
         guard = await self.acquire()
-        self._taken.append(guard)
+        self._taken.setdefault(asyncio.current_task(), []).append(guard)
         return guard
 
     async def __aexit__(
         self, kind: Optional[type[BaseException]], e: Optional[BaseException], at: Optional[TracebackType]
     ) -> None:
-        guard = self._taken.pop()._guard
+        task = asyncio.current_task()
+        guard = self._taken[task].pop()._guard
+        if not self._taken[task]:
+            del self._taken[task]
         await _in_thread(lambda: guard.__exit__(kind, e, at))
 
 
