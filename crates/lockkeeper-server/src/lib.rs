@@ -32,6 +32,7 @@ mod store_info;
 
 pub use connection::{Limits, Peer, serve};
 pub use listen::{Address, AddressError, Listener, SocketFile};
+pub use metrics::RequestId;
 pub use principal::{Principal, Scope};
 pub use problem::Problem;
 pub use routes::{Route, router, table};

@@ -59,7 +59,12 @@ pub fn router(service: &Service) -> Router {
         let admitted = handler.route_layer(middleware::from_fn_with_state(state, auth::admit));
         router = router.route(path, admitted);
     }
-    router.fallback(no_route).method_not_allowed_fallback(wrong_method).with_state(service.clone())
+    let observed = middleware::from_fn_with_state(service.clone(), metrics::observe);
+    router
+        .fallback(no_route)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(observed)
+        .with_state(service.clone())
 }
 
 async fn no_route(uri: Uri) -> Problem {

@@ -1,6 +1,6 @@
 //! What all requests share.
 
-use crate::connection::Limits;
+use crate::{connection::Limits, events::Hub, metrics::Metrics};
 use lockkeeper::{TTL_DEFAULT, store::AnyStore};
 use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -15,11 +15,18 @@ pub struct Options {
     pub lock_delay: Duration,
     /// The limits of connections.
     pub limits: Limits,
+    /// Metrics count the grants of locks whose names begin so by name; those of no lock if missing.
+    pub metrics_prefix: Option<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { ttl: TTL_DEFAULT, lock_delay: Duration::ZERO, limits: Limits::default() }
+        Self {
+            ttl: TTL_DEFAULT,
+            lock_delay: Duration::ZERO,
+            limits: Limits::default(),
+            metrics_prefix: None,
+        }
     }
 }
 
@@ -34,6 +41,8 @@ pub struct Shared {
     pub(crate) options: Options,
     /// Another number after every start.
     pub(crate) instance: u64,
+    pub(crate) hub: Hub,
+    pub(crate) metrics: Arc<Metrics>,
     stop: watch::Sender<bool>,
 }
 
@@ -42,12 +51,15 @@ impl Service {
     #[must_use]
     pub fn new(store: AnyStore, options: Options) -> Self {
         let (instance, (stop, _)) = (rand::random(), watch::channel(false));
-        Self(Arc::new(Shared { store, options, instance, stop }))
+        let metrics = Arc::new(Metrics::new(options.metrics_prefix.clone()));
+        let hub = Hub::new(store.clone(), instance, Arc::clone(&metrics));
+        Self(Arc::new(Shared { store, options, instance, hub, metrics, stop }))
     }
 
     /// Stops: what waits is answered, streams end, no session and no lock ends.
     pub fn stop(&self) {
         self.0.stop.send_replace(true);
+        self.0.hub.stop();
     }
 
     /// Resolves when the service stops.

@@ -2,7 +2,7 @@
 
 use crate::{extract::Answer, service::Service};
 use axum::extract::State;
-use lockkeeper::{Store as _, store::http::wire::{self, StoreInfo}};
+use lockkeeper::{Store as _, store::http::wire::StoreInfo};
 
 pub(crate) async fn show(State(service): State<Service>) -> Answer<StoreInfo> {
     let store = &service.store;
@@ -13,6 +13,6 @@ pub(crate) async fn show(State(service): State<Service>) -> Answer<StoreInfo> {
         not_shown: store.blind_spots().map(str::to_owned),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         instance: format!("{:016x}", service.instance),
-        events: wire::Freshness::default(),
+        events: service.hub.freshness(),
     })
 }

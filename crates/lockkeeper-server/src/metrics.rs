@@ -1,8 +1,0 @@
-//! What the service counts.
-
-use crate::routes::Route;
-
-/// The routes of this group.
-pub(crate) fn routes() -> Vec<Route> {
-    Vec::new()
-}
