@@ -1,6 +1,5 @@
 //! `cargo xtask dist`: what is installed with the command, in `target/dist`, laid out as below `/usr/local`.
 
-use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -30,8 +29,7 @@ pub(crate) fn run() -> Result<ExitCode> {
         return Ok(built);
     }
     let root = workspace::root();
-    let target =
-        env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |it| root.join(it));
+    let target = workspace::target();
     let dist = target.join("dist");
     if dist.exists() {
         fs::remove_dir_all(&dist).with_context(|| format!("cannot empty {}", dist.display()))?;

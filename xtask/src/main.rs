@@ -2,6 +2,7 @@
 
 mod dist;
 mod picture;
+mod programs;
 mod stores;
 mod test;
 mod tidy;

@@ -6,24 +6,25 @@ use std::process::{Command, ExitCode};
 use anyhow::{Result, ensure};
 use servers::{Recipe, Require, Unavailable};
 
-use crate::workspace;
+use crate::{programs, workspace};
 
 pub(crate) fn run(args: &[&str]) -> Result<ExitCode> {
     let require = Require::from_env();
-    let steps = steps(args);
-    announce(&require, &steps);
+    announce(&require);
     report(&require, &servers::install_missing(servers::ALL))?;
     report(&require, &servers::install_peers(servers::PEERS))?;
     report(&require, &servers::install_java_peers(servers::JAVA_PEERS))?;
     report(&require, &servers::install_built_peers(servers::BUILT_PEERS))?;
-    let mut worst = ExitCode::SUCCESS;
-    for step in steps {
-        let code = workspace::cargo(&step)?;
-        if code != ExitCode::SUCCESS {
-            worst = code;
-        }
+    if !args.is_empty() {
+        return workspace::cargo(&with_args(args));
     }
-    Ok(worst)
+    let passed = match programs::build()? {
+        Some(programs) => {
+            programs::run(programs, programs::at_once()?, &workspace::target().join("test-logs"))?
+        }
+        None => false,
+    };
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The same in a process whose environment asks for the newest servers.
@@ -33,19 +34,13 @@ pub(crate) fn run_newest(args: &[&str]) -> Result<ExitCode> {
     workspace::run(&mut again)
 }
 
-/// The calls of cargo. The conformance suite comes last, so that its report is what one sees. A failure stops
-/// nothing: one run tells all of them.
-fn steps<'a>(args: &[&'a str]) -> [Vec<&'a str>; 2] {
-    let most = ["test", "--workspace", "--all-features", "--no-fail-fast", "--exclude", "testkit"];
-    let suite = ["test", "--package", "testkit", "--all-features", "--no-fail-fast"];
-    [with_args(&most, args), with_args(&suite, args)]
+/// The call of cargo that hands arguments to the test programs, one after the other. A failure stops nothing: one
+/// run tells all of them.
+fn with_args<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    [&["test", "--workspace", "--all-features", "--no-fail-fast", "--"], args].concat()
 }
 
-fn with_args<'a>(cargo: &[&'a str], args: &[&'a str]) -> Vec<&'a str> {
-    if args.is_empty() { cargo.to_vec() } else { [cargo, &["--"], args].concat() }
-}
-
-fn announce(require: &Require, steps: &[Vec<&str>]) {
+fn announce(require: &Require) {
     for recipe in servers::ALL {
         eprintln!("xtask: {} {}", recipe.name, intent(recipe, require));
     }
@@ -55,9 +50,6 @@ fn announce(require: &Require, steps: &[Vec<&str>]) {
     for (name, is_there) in python.chain(java).chain(built) {
         let state = if is_there { "is installed" } else { "is missing: will install it" };
         eprintln!("xtask: {name} {state}");
-    }
-    for step in steps {
-        eprintln!("xtask: cargo {}", step.join(" "));
     }
 }
 
@@ -86,17 +78,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_suite_comes_last_and_is_not_run_twice() {
-        let [most, suite] = steps(&[]);
-        assert!(most.join(" ").ends_with("--exclude testkit"));
-        assert!(suite.join(" ").contains("--package testkit"));
-    }
-
-    #[test]
     fn arguments_reach_the_test_programs() {
-        for step in steps(&["redis", "--nocapture"]) {
-            assert!(step.join(" ").ends_with(" -- redis --nocapture"), "{step:?}");
-        }
+        let cargo = with_args(&["redis", "--nocapture"]).join(" ");
+        assert!(cargo.ends_with(" -- redis --nocapture"), "{cargo}");
     }
 
     #[test]

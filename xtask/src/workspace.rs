@@ -17,8 +17,18 @@ pub(crate) fn root() -> PathBuf {
 
 /// Runs cargo in the workspace.
 pub(crate) fn cargo(args: &[&str]) -> Result<ExitCode> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    run(Command::new(cargo).args(args).current_dir(root()))
+    run(Command::new(cargo_path()).args(args).current_dir(root()))
+}
+
+/// The cargo that has started this program.
+pub(crate) fn cargo_path() -> PathBuf {
+    env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
+}
+
+/// Where cargo builds.
+pub(crate) fn target() -> PathBuf {
+    let root = root();
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |it| root.join(it))
 }
 
 /// Runs a command; its words and its exit code are ours.
