@@ -154,8 +154,12 @@ async fn after_a_loss_the_keeper_goes_on(w: World) -> Verdict {
     soon("the loss", lost.lost()).await;
     faults.pass_all();
     eventually("the lock is free", async || {
-        let again = keeper.lock("a").try_now().await.expect("an answer");
-        again.is_some_and(|again| again.fence() > lost.fence())
+        match keeper.lock("a").try_now().await {
+            Ok(again) => again.is_some_and(|again| again.fence() > lost.fence()),
+            // On a busy machine the new session may expire as well.
+            Err(Error::Lost { .. }) => false,
+            Err(e) => panic!("no answer: {e}"),
+        }
     })
     .await;
     Ok(())
