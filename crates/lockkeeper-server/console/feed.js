@@ -181,8 +181,7 @@ export async function followLine(name, signal, changed) {
 
 async function past(name, signal, changed) {
   try {
-    const { events } = await api.history(name, signal);
-    takeHistory(name, events);
+    takeHistory(name, await api.history(name, signal));
     changed();
   } catch {
     // Without a history the timeline begins when the page was opened.

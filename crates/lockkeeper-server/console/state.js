@@ -47,7 +47,8 @@ const noLine = (name) => ({
   spans: [],
   fence: "",
   change: "",
-  seen: 0,
+  /** From then on the line's past is known. */
+  since: model.opened,
   touched: Date.now(),
 });
 
@@ -282,8 +283,9 @@ function note(type, event, ticket, at, id) {
 }
 
 /** Fills a line's past from the service's history of it: events, oldest first. */
-export function takeHistory(name, events) {
+export function takeHistory(name, { events, since }) {
   const line = lineOf(name);
+  line.since = localTime(since);
   const past = { ...noLine(name), holders: [], waiters: [] };
   const gone = new Set();
   for (const event of events) {

@@ -63,6 +63,12 @@ export function drawTimeline(picture, line) {
     text("axis", x(at), 12, k ? clock(at, 5) : model.conn === "live" ? t("now") : clock(at));
   }
 
+  // What happened before the service (or this page) began to watch is not known, and not drawn as if it were.
+  if (line.since > from + MINUTE) {
+    out.push(h("~rect.unseen", { x: X0, y: 22, width: x(line.since) - X0, height: H - 22 }));
+    if (x(line.since) - X0 > 150) text("axis.unseen-since", (X0 + x(line.since)) / 2, last - 4, t("seen_from", clock(line.since, 5)));
+  }
+
   function segment({ ticket, end, how }, y, i) {
     const [a, b, c] = [x(ticket.entered), x(ticket.got || end || now()), x(end)];
     rect("wait", a, b, y, 4, 2);
