@@ -1,5 +1,6 @@
 //! The project's own commands, run as `cargo xtask COMMAND`.
 
+mod browser;
 mod dist;
 mod picture;
 mod programs;
@@ -26,6 +27,8 @@ commands
   stores down            stop them
   stores list            show what runs, and where
   bench [ARGS...]        run the benchmarks with ARGS
+  browser                test the console in chromium against the service
+  browser --pictures     take the console's pictures in docs/img anew
   dist                   build what is installed into target/dist: the command, man
                          pages, completions, documents
   picture                turn a terminal's screen into an SVG:
@@ -61,6 +64,8 @@ fn run(words: &[&str]) -> Result<ExitCode> {
         ["bench", args @ ..] => {
             workspace::cargo(&[&["run", "--release", "--package", "bench", "--"], args].concat())
         }
+        ["browser"] => browser::test(),
+        ["browser", "--pictures"] => browser::pictures(),
         ["dist"] => dist::run(),
         ["picture"] => picture::run(),
         ["tidy"] => tidy::run(),

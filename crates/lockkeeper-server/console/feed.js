@@ -112,6 +112,7 @@ async function pass(signal) {
 }
 
 function events(signal) {
+  let began = false;
   follow("v1/events", {
     signal,
     open() {
@@ -127,9 +128,12 @@ function events(signal) {
         return;
       }
       const kind = event.type || type;
+      // The first stream begins with a reset; only a later one is a gap.
+      const begins = kind === "reset" && !began;
+      began = true;
       if (kind === "store_down") setConn("store");
       if (kind === "store_up" || kind === "reset") poke();
-      takeEvent(kind, event, id);
+      if (!begins) takeEvent(kind, event, id);
       on.change();
     },
     failed(error) {
