@@ -19,6 +19,11 @@ const SEQUENCER_MAX: u64 = 8_192;
 
 /// Reads the sequencer that was given: as an argument, by the variable, or with `-` on stdin.
 pub(crate) fn sequencer(given: Option<&str>) -> Result<Sequencer, Failure> {
+    parse(&text(given)?)
+}
+
+/// The text that was given for a sequencer.
+pub(crate) fn text(given: Option<&str>) -> Result<String, Failure> {
     let text = match given.filter(|text| !text.is_empty()) {
         Some("-") => {
             let mut text = String::new();
@@ -31,10 +36,16 @@ pub(crate) fn sequencer(given: Option<&str>) -> Result<Sequencer, Failure> {
             return Err(usage(format!("no sequencer: none was given, and {VARIABLE} is not set")));
         }
     };
-    text.trim().parse().map_err(|e| usage(format!("{e}")))
+    Ok(text.trim().to_owned())
 }
 
-fn usage(what: String) -> Failure {
+/// Reads a sequencer without signature.
+pub(crate) fn parse(text: &str) -> Result<Sequencer, Failure> {
+    text.parse().map_err(|e| usage(format!("{e}")))
+}
+
+/// A text that is no sequencer.
+pub(crate) fn usage(what: String) -> Failure {
     Failure::new(exit_code::USAGE, anyhow::Error::msg(what)).hint(
         "a command under lockkeeper run finds its own in LOCKKEEPER_SEQUENCER; \
          lockkeeper run --json says it too",
@@ -53,6 +64,12 @@ pub(crate) enum Why {
     Never,
     /// It was made by another store.
     OtherStore,
+    /// It has no signature, and keys were given.
+    Unsigned,
+    /// No key that was given has the id which it names.
+    UnknownKey,
+    /// Its signature is wrong.
+    Forged,
 }
 
 /// A grant that is not held.
@@ -94,6 +111,7 @@ impl Over {
             }
             Why::Never => format!("this store never made {grant}"),
             Why::OtherStore => format!("{grant} was made by another store"),
+            Why::Unsigned | Why::UnknownKey | Why::Forged => format!("{grant} was not signed"),
         };
         if let Some(holder) = &self.holder {
             words += &format!("; now {}", event::held_words(holder));

@@ -53,6 +53,7 @@ mod sharing;
 mod shim;
 mod show;
 mod signals;
+mod signature;
 mod stderr;
 mod store;
 mod supervisor;

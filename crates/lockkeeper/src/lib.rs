@@ -49,7 +49,8 @@
 //!
 //! # Features
 //! `sqlite` (default), `etcd`, `mysql`, `postgres`, `redis` (with Redlock) and `zookeeper` are the stores;
-//! the memory store is always there. `serde` makes listings and ids serializable. `metrics` counts with the
+//! the memory store is always there. `serde` makes listings and ids serializable. `signed` signs sequencers and
+//! verifies them ([`SigningKeys`]). `metrics` counts with the
 //! crate of that name; events go to `tracing` in any case.
 //!
 //! # Platforms
@@ -94,4 +95,6 @@ pub use model::{
     sequencer::Sequencer,
     ticket::{LABEL_MAX, Mode, Owner, PERMITS_MAX, TicketId, TicketIdError},
 };
+#[cfg(feature = "signed")]
+pub use model::signed::{Signed, SignedError, SigningKeys, SigningKeysError};
 pub use store::{Advice, Capabilities, Cell, Holder, Severity, Store, Terms, Wait};

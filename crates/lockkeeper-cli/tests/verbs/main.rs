@@ -5,6 +5,7 @@ mod support;
 
 mod cell;
 mod check;
+mod check_signed;
 mod elect;
 mod evict;
 mod held;

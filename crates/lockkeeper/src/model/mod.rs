@@ -6,4 +6,6 @@ pub(crate) mod name;
 pub(crate) mod sequencer;
 #[cfg(feature = "serde")]
 pub(crate) mod serde;
+#[cfg(feature = "signed")]
+pub(crate) mod signed;
 pub(crate) mod ticket;

@@ -84,6 +84,9 @@ impl FromStr for Sequencer {
     type Err = Error;
 
     fn from_str(s: &str) -> Result<Self> {
+        if s.starts_with("lk1.") {
+            return Err(Error::Sequencer("it is signed; its signature has to be verified, by the keys"));
+        }
         let parts: Vec<&str> = s.split(':').collect();
         let ["lk1", store, mode, fence, ticket, name] = parts[..] else {
             return Err(Error::Sequencer(
