@@ -156,6 +156,10 @@ pub(crate) enum Verb {
     Cell(crate::cell::Cell),
     Elect(Box<crate::elect::Elect>),
 
+    /// Draw tokens for the programs and people that use the service
+    #[command(subcommand, after_long_help = crate::token::HELP)]
+    Token(crate::token::Token),
+
     /// Print a completion script for a shell
     ///
     /// It completes verbs and flags, and the names of stores and locks where the store answers quickly.
@@ -181,7 +185,7 @@ pub(crate) enum Verb {
 impl Verb {
     /// Does the verb speak to a store?
     pub(crate) fn has_a_store(&self) -> bool {
-        !matches!(self, Self::Completions { .. } | Self::Man { .. })
+        !matches!(self, Self::Completions { .. } | Self::Man { .. } | Self::Token(_))
     }
 
     /// The verb's `--ttl`, if it has one: what is not said there can be set in a file.

@@ -61,6 +61,7 @@ mod suspend;
 mod terminal;
 mod ticket;
 mod ticket_file;
+mod token;
 mod waiting;
 mod watch;
 
@@ -157,6 +158,7 @@ async fn verb(cli: &Cli) -> Result<End, Failure> {
         Verb::Held(args) => return held::held(args, &cli.common).await,
         Verb::Evict(args) => return evict::evict(args, &cli.common).await,
         Verb::Cell(what) => return cell::cell(what, &cli.common).await,
+        Verb::Token(what) => return token::token(what, &cli.common),
         Verb::Elect(args) => return elect::elect(args, &cli.common).await,
         Verb::Watch(args) => return watch::watch(args, &cli.common).await,
         Verb::Ls { watch: true, prefix } => {

@@ -181,6 +181,13 @@ fn the_answer_about_a_grant_is_as_described() {
 }
 
 #[test]
+fn a_token_is_as_described() {
+    let place = Place::new();
+    let token = answer(&place, "token.json", &["token", "new", "ci", "--scope", "lock"], 0);
+    assert!(token["line"].as_str().unwrap().starts_with("ci sha256$"), "{token}");
+}
+
+#[test]
 fn a_lock_is_said_to_be_held_or_free_as_described() {
     let place = Place::new();
     let held = |name, code| answer(&place, "held.json", &["held", name], code);

@@ -1,6 +1,11 @@
 //! Connections: accepted, bounded in number, in size and in time, and ended in order at a shutdown.
 
-use crate::{listen::Listener, routes::router, service::Service};
+use crate::{
+    auth::tls::{self, ClientName},
+    listen::Listener,
+    routes::router,
+    service::Service,
+};
 use axum::{Router, extract::Request};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
@@ -19,6 +24,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
     time::sleep,
@@ -70,8 +76,15 @@ pub enum Peer {
 /// answered, and connections that do not end in time are cut.
 ///
 /// # Errors
-/// An error of a listener that does not pass.
+/// An error of a listener that does not pass; an address beyond loopback without authentication.
 pub async fn serve(service: Service, listeners: Vec<Listener>) -> io::Result<()> {
+    for listener in &listeners {
+        let allowed = service.options.security.allow(&listener.address()?);
+        allowed.map_err(|e| io::Error::new(io::ErrorKind::PermissionDenied, e))?;
+    }
+    let security = Arc::clone(&service.options.security);
+    let mut watching = JoinSet::new();
+    watching.spawn(async move { security.watch().await });
     let limits = service.options.limits.clone();
     let room = Arc::new(Semaphore::new(limits.connections));
     let app = router(&service);
@@ -120,10 +133,10 @@ impl Front {
                 Listener::Tcp(listener) => listener.accept().await.map(|(stream, peer)| {
                     // An answer is one small packet: it must not wait for the last one's acknowledgement.
                     let _ = stream.set_nodelay(true);
-                    self.spawn(stream, Peer::Tcp(peer), room);
+                    self.welcome(stream, Peer::Tcp(peer), room);
                 }),
                 Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| {
-                    self.spawn(stream, Peer::Unix, room);
+                    self.spawn(stream, Peer::Unix, None, room);
                 }),
             };
             match accepted {
@@ -137,19 +150,39 @@ impl Front {
         }
     }
 
-    fn spawn<I>(&self, stream: I, peer: Peer, room: OwnedSemaphorePermit)
-    where
+    /// A connection by TCP: with TLS, the handshake comes first.
+    fn welcome(&self, stream: TcpStream, peer: Peer, room: OwnedSemaphorePermit) {
+        let Some(config) = self.service.options.security.tls() else {
+            return self.spawn(stream, peer, None, room);
+        };
+        let front = self.clone();
+        tokio::spawn(async move {
+            match tls::accept(stream, config).await {
+                Ok((stream, client)) => front.talk(stream, peer, client).await,
+                Err(e) => tracing::debug!(error = %e, "a TLS handshake failed"),
+            }
+            drop(room);
+        });
+    }
+
+    fn spawn<I>(
+        &self,
+        stream: I,
+        peer: Peer,
+        client: Option<ClientName>,
+        room: OwnedSemaphorePermit,
+    ) where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let front = self.clone();
         tokio::spawn(async move {
-            front.talk(stream, peer).await;
+            front.talk(stream, peer, client).await;
             drop(room);
         });
     }
 
     /// One connection, to its end.
-    async fn talk<I>(self, stream: I, peer: Peer)
+    async fn talk<I>(self, stream: I, peer: Peer, client: Option<ClientName>)
     where
         I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -160,6 +193,9 @@ impl Front {
             service_fn(move |mut request: Request<Incoming>| {
                 asked.store(true, Ordering::Relaxed);
                 request.extensions_mut().insert(peer);
+                if let Some(client) = &client {
+                    request.extensions_mut().insert(client.clone());
+                }
                 app.clone().call(request)
             })
         };

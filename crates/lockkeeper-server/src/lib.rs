@@ -15,7 +15,7 @@
 //! | `events`, `metrics`, `console` | what happens, in figures and on a page |
 //! | `listen`, `connection` | sockets, their limits, and the shutdown |
 
-pub mod auth;
+mod auth;
 mod connection;
 mod console;
 mod events;
@@ -30,6 +30,7 @@ mod service;
 mod session_id;
 mod store_info;
 
+pub use auth::{NewToken, Quota, Security, SecurityError, SecurityOptions, TlsFiles};
 pub use connection::{Limits, Peer, serve};
 pub use listen::{Address, AddressError, Listener, SocketFile};
 pub use metrics::RequestId;

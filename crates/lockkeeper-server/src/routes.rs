@@ -2,7 +2,8 @@
 //! table has no scope, and does not exist.
 
 use crate::{
-    auth, console, events, health, metrics,
+    auth::{self, Gate},
+    console, events, health, metrics,
     principal::Scope::{self, Open, Read},
     problem::Problem,
     service::Service,
@@ -54,15 +55,17 @@ pub fn table() -> Vec<Route> {
 /// The service as axum runs it.
 pub fn router(service: &Service) -> Router {
     let mut router = Router::new();
-    for Route { path, scope, handler, .. } in table() {
-        let state = (service.clone(), scope);
-        let admitted = handler.route_layer(middleware::from_fn_with_state(state, auth::admit));
+    for Route { method, path, scope, handler } in table() {
+        let gate = Gate { service: service.clone(), scope, method, path };
+        let admitted = handler.route_layer(middleware::from_fn_with_state(gate, auth::admit));
         router = router.route(path, admitted);
     }
     let observed = middleware::from_fn_with_state(service.clone(), metrics::observe);
+    let front = middleware::from_fn_with_state(service.clone(), auth::front);
     router
         .fallback(no_route)
         .method_not_allowed_fallback(wrong_method)
+        .layer(front)
         .layer(observed)
         .with_state(service.clone())
 }

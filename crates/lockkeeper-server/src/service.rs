@@ -1,6 +1,6 @@
 //! What all requests share.
 
-use crate::{connection::Limits, events::Hub, metrics::Metrics};
+use crate::{auth::Security, connection::Limits, events::Hub, metrics::Metrics};
 use lockkeeper::{TTL_DEFAULT, store::AnyStore};
 use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -17,6 +17,8 @@ pub struct Options {
     pub limits: Limits,
     /// Metrics count the grants of locks whose names begin so by name; those of no lock if missing.
     pub metrics_prefix: Option<String>,
+    /// Who may come in, and what for. Without it: every caller, for everything.
+    pub security: Arc<Security>,
 }
 
 impl Default for Options {
@@ -26,6 +28,7 @@ impl Default for Options {
             lock_delay: Duration::ZERO,
             limits: Limits::default(),
             metrics_prefix: None,
+            security: Arc::default(),
         }
     }
 }

@@ -89,12 +89,12 @@ pub use api::{
     watch::Watch,
 };
 pub use error::{Error, ErrorKind, Loss, OptionError, Outcome, Result, StoreError, UrlError};
+#[cfg(feature = "signed")]
+pub use model::signed::{Signed, SignedError, SigningKeys, SigningKeysError};
 pub use model::{
     line::{Line, Ticket},
     name::{IntoName, NAME_MAX, Name, NameError},
     sequencer::Sequencer,
     ticket::{LABEL_MAX, Mode, Owner, PERMITS_MAX, TicketId, TicketIdError},
 };
-#[cfg(feature = "signed")]
-pub use model::signed::{Signed, SignedError, SigningKeys, SigningKeysError};
 pub use store::{Advice, Capabilities, Cell, Holder, Severity, Store, Terms, Wait};

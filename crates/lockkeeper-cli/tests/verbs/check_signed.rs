@@ -101,7 +101,9 @@ for bad in [{forged:?}, {other:?}, {head:?} + '.', {plain:?}, {moved:?}]:
     let output = Command::new("python3").args(["-c", &program]).output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said.lines().collect::<Vec<_>>(), [
-        "5", "refused", "refused", "refused", "refused", "refused"
-    ], "{errors}");
+    assert_eq!(
+        said.lines().collect::<Vec<_>>(),
+        ["5", "refused", "refused", "refused", "refused", "refused"],
+        "{errors}"
+    );
 }

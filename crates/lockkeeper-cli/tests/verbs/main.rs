@@ -9,6 +9,7 @@ mod check_signed;
 mod elect;
 mod evict;
 mod held;
+mod token;
 
 use assert_cmd::assert::OutputAssertExt as _;
 use serde_json::Value;
@@ -46,9 +47,15 @@ fn says_that_the_store_is_away(place: &Place, arguments: &[&str]) {
 #[test]
 fn every_verb_has_help_with_examples_and_exit_codes() {
     let place = Place::new();
-    for verb in
-        [&["check"][..], &["held"], &["evict"], &["elect"], &["cell", "get"], &["cell", "put"]]
-    {
+    for verb in [
+        &["check"][..],
+        &["held"],
+        &["evict"],
+        &["elect"],
+        &["cell", "get"],
+        &["cell", "put"],
+        &["token", "new"],
+    ] {
         let help = place.stdout(&[verb, &["--help"]].concat());
         let example = format!("  lockkeeper {}", verb.join(" "));
         assert!(help.contains("Examples:") && help.contains(&example), "{verb:?}: {help}");

@@ -85,7 +85,9 @@ impl FromStr for Sequencer {
 
     fn from_str(s: &str) -> Result<Self> {
         if s.starts_with("lk1.") {
-            return Err(Error::Sequencer("it is signed; its signature has to be verified, by the keys"));
+            return Err(Error::Sequencer(
+                "it is signed; its signature has to be verified, by the keys",
+            ));
         }
         let parts: Vec<&str> = s.split(':').collect();
         let ["lk1", store, mode, fence, ticket, name] = parts[..] else {
