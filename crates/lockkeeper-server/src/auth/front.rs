@@ -50,7 +50,9 @@ pub(crate) async fn front(
             problem.into_response()
         }
     };
-    response.headers_mut().extend(HEADERS);
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, value);
+    }
     response
 }
 
