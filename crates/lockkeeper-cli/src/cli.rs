@@ -155,6 +155,7 @@ pub(crate) enum Verb {
     #[command(subcommand, after_long_help = crate::cell::HELP)]
     Cell(crate::cell::Cell),
     Elect(Box<crate::elect::Elect>),
+    Serve(Box<crate::serve::Serve>),
 
     /// Draw tokens for the programs and people that use the service
     #[command(subcommand, after_long_help = crate::token::HELP)]

@@ -8,7 +8,13 @@ mod file;
 mod find;
 
 use crate::{
-    arguments, cli::Cli, duration, event::Voice, exit_code, failure::Failure, output::printable,
+    arguments,
+    cli::{Cli, Verb},
+    duration,
+    event::Voice,
+    exit_code,
+    failure::Failure,
+    output::printable,
     secrets, store,
 };
 use anyhow::anyhow;
@@ -51,6 +57,9 @@ pub(crate) fn apply(cli: &mut Cli) -> Result<(), Failure> {
     match cli.verb.knows_its_store() && !is_named {
         true => common.settings_store = url,
         false => common.store = url,
+    }
+    if let Verb::Serve(serve) = &mut cli.verb {
+        files.0.iter().filter_map(|file| file.serve.as_ref()).for_each(|file| serve.fill(file));
     }
     if let Some(ttl) = cli.verb.ttl()
         && ttl.is_none()

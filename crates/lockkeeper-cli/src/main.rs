@@ -49,6 +49,7 @@ mod release;
 mod renew;
 mod run;
 mod secrets;
+mod serve;
 mod sharing;
 mod shim;
 mod show;
@@ -140,8 +141,12 @@ fn set_up(common: &Common) {
 }
 
 fn work(cli: &Cli) -> Result<End, Failure> {
-    // All on this one thread: the command dies with the thread that started it.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let mut builder = match &cli.verb {
+        Verb::Serve(_) => tokio::runtime::Builder::new_multi_thread(),
+        // All on this one thread: the command dies with the thread that started it.
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    let runtime = builder.enable_all().build();
     let runtime = runtime.map_err(Failure::bug)?;
     let end = runtime.block_on(verb(cli));
     runtime.shutdown_timeout(SHUTDOWN_MAX);
@@ -159,6 +164,7 @@ async fn verb(cli: &Cli) -> Result<End, Failure> {
         Verb::Evict(args) => return evict::evict(args, &cli.common).await,
         Verb::Cell(what) => return cell::cell(what, &cli.common).await,
         Verb::Token(what) => return token::token(what, &cli.common),
+        Verb::Serve(args) => return serve::serve(args, &cli.common).await,
         Verb::Elect(args) => return elect::elect(args, &cli.common).await,
         Verb::Watch(args) => return watch::watch(args, &cli.common).await,
         Verb::Ls { watch: true, prefix } => {

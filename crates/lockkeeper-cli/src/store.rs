@@ -105,6 +105,11 @@ pub(crate) fn lock_delay(url: &str) -> Option<Duration> {
     duration::parse(option(url, "lock_delay")?).ok()
 }
 
+/// The TTL that the URL asks for, if it does.
+pub(crate) fn ttl(url: &str) -> Option<Duration> {
+    duration::ttl(option(url, "ttl")?).ok()
+}
+
 /// The value of an option in the URL, as it stands there.
 pub(crate) fn option<'a>(url: &'a str, name: &str) -> Option<&'a str> {
     let (_, query) = url.split_once('?')?;

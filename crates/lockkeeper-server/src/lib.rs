@@ -10,25 +10,35 @@
 //! | `service` | what all requests share |
 //! | `sessions`, `locks`, `cells`, `check`, `store_info`, `health` | the routes |
 //! | `waiting` | the one waiting loop of a session, for all its long polls and streams of hints |
-//! | `problem`, `extract` | errors as problem documents; bodies, paths and queries |
+//! | `problem`, `extract`, `checks`, `sse` | errors as problem documents; bodies, paths and queries; bounds; streams |
+//! | `known` | the sessions that this instance has seen |
 //! | `session_id`, `principal`, `auth` | whose session it is, and what a caller may do |
 //! | `events`, `metrics`, `console` | what happens, in figures and on a page |
 //! | `listen`, `connection` | sockets, their limits, and the shutdown |
 
 mod auth;
+mod cells;
+mod check;
+mod checks;
 mod connection;
 mod console;
 mod events;
 mod extract;
 mod health;
+mod known;
 mod listen;
+mod locks;
 mod metrics;
 mod principal;
 mod problem;
 mod routes;
 mod service;
 mod session_id;
+mod sessions;
+mod sse;
+mod standing;
 mod store_info;
+mod waiting;
 
 pub use auth::{NewToken, Quota, Security, SecurityError, SecurityOptions, TlsFiles};
 pub use connection::{Limits, Peer, serve};

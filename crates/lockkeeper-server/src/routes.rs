@@ -3,11 +3,11 @@
 
 use crate::{
     auth::{self, Gate},
-    console, events, health, metrics,
-    principal::Scope::{self, Open, Read},
+    cells, check, console, events, health, locks, metrics,
+    principal::Scope::{self, Lock, Open, Read},
     problem::Problem,
     service::Service,
-    store_info,
+    sessions, store_info,
 };
 use axum::{
     Router,
@@ -47,9 +47,21 @@ pub fn table() -> Vec<Route> {
     let own = vec![
         route(get.clone(), "/livez", Open, health::livez),
         route(get.clone(), "/readyz", Open, health::readyz),
-        route(get, "/v1/store", Read, store_info::show),
+        route(get.clone(), "/v1/store", Read, store_info::show),
+        route(Method::POST, "/v1/check", Read, check::check),
+        route(get, "/v1/cells/{name}", Read, cells::get),
+        route(Method::PUT, "/v1/cells/{name}", Lock, cells::put),
+        route(Method::DELETE, "/v1/cells/{name}", Lock, cells::delete),
     ];
-    [own, events::routes(), metrics::routes(), console::routes()].concat()
+    [
+        own,
+        sessions::routes(),
+        locks::routes(),
+        events::routes(),
+        metrics::routes(),
+        console::routes(),
+    ]
+    .concat()
 }
 
 /// The service as axum runs it.

@@ -1,7 +1,13 @@
 //! What all requests share.
 
-use crate::{auth::Security, connection::Limits, events::Hub, metrics::Metrics};
-use lockkeeper::{TTL_DEFAULT, store::AnyStore};
+use crate::{
+    auth::Security, connection::Limits, events::Hub, known::Known, locks::InFlight,
+    metrics::Metrics, problem::Problem, waiting::Waiting,
+};
+use lockkeeper::{
+    TTL_DEFAULT,
+    store::{AnyStore, StoreResult},
+};
 use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
@@ -46,6 +52,9 @@ pub struct Shared {
     pub(crate) instance: u64,
     pub(crate) hub: Hub,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) known: Known,
+    pub(crate) waiting: Waiting,
+    pub(crate) in_flight: InFlight,
     stop: watch::Sender<bool>,
 }
 
@@ -53,16 +62,30 @@ impl Service {
     /// A service in front of this store.
     #[must_use]
     pub fn new(store: AnyStore, options: Options) -> Self {
-        let (instance, (stop, _)) = (rand::random(), watch::channel(false));
+        let instance = rand::random();
         let metrics = Arc::new(Metrics::new(options.metrics_prefix.clone()));
-        let hub = Hub::new(store.clone(), instance, Arc::clone(&metrics));
-        Self(Arc::new(Shared { store, options, instance, hub, metrics, stop }))
+        Self(Arc::new(Shared {
+            hub: Hub::new(store.clone(), instance, Arc::clone(&metrics)),
+            known: Known::new(&store),
+            waiting: Waiting::default(),
+            in_flight: InFlight::default(),
+            store,
+            options,
+            instance,
+            metrics,
+            stop: watch::Sender::new(false),
+        }))
     }
 
     /// Stops: what waits is answered, streams end, no session and no lock ends.
     pub fn stop(&self) {
         self.0.stop.send_replace(true);
         self.0.hub.stop();
+    }
+
+    /// Reads again what was read from files.
+    pub fn reload(&self) {
+        self.0.options.security.refresh(true);
     }
 
     /// Resolves when the service stops.
@@ -74,6 +97,15 @@ impl Service {
     /// Has it been told to stop?
     pub(crate) fn is_stopping(&self) -> bool {
         *self.0.stop.borrow()
+    }
+
+    /// What the store has answered. Events tell when it stops answering.
+    pub(crate) fn heard<T>(&self, answer: StoreResult<T>) -> Result<T, Problem> {
+        match &answer {
+            Ok(_) => self.hub.store_answered(),
+            Err(e) => self.hub.store_failed(e),
+        }
+        answer.map_err(Problem::from)
     }
 
     /// For how long the body of a request may take to arrive.

@@ -1,11 +1,12 @@
 //! What stands in a file of settings.
 
 use super::wrong;
-use crate::{duration, failure::Failure, output::printable, secrets, store};
+use crate::{duration, failure::Failure, output::printable, secrets, serve, store};
 use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    str::FromStr,
     time::Duration,
 };
 use toml::{
@@ -25,6 +26,7 @@ pub(super) struct Settings {
     pub(super) quiet: Option<bool>,
     pub(super) ttl: Option<Duration>,
     pub(super) stores: BTreeMap<String, Named>,
+    pub(super) serve: Option<serve::Settings>,
 }
 
 impl Settings {
@@ -52,13 +54,15 @@ fn parse(path: &Path, text: &str) -> Result<Settings, Failure> {
         let at = e.span().map_or(0, |span| span.start);
         reader.wrong(at, e.message())
     })?;
-    let mut table = reader.table(document.get_ref(), "", &["store", "quiet", "ttl", "stores"])?;
+    let mut table =
+        reader.table(document.get_ref(), "", &["store", "quiet", "ttl", "stores", "serve"])?;
     let mut settings = Settings {
         path: path.to_owned(),
         store: reader.text_of(table.remove("store"))?,
         quiet: reader.truth_of(table.remove("quiet"))?,
         ttl: reader.ttl_of(table.remove("ttl"))?,
         stores: BTreeMap::new(),
+        serve: table.remove("serve").map(|serve| reader.serve(serve)).transpose()?,
     };
     if let Some(stores) = table.remove("stores") {
         for (name, named) in reader.table_of(stores)? {
@@ -135,6 +139,42 @@ impl Reader<'_> {
         Ok(Named { url, password_file })
     }
 
+    /// `[serve]`
+    fn serve(&self, value: Value<'_>) -> Result<serve::Settings, Failure> {
+        let mut table = self.table(self.table_of(value)?, "serve.", serve::KEYS)?;
+        Ok(serve::Settings {
+            listen: self.texts_of(table.remove("listen"))?,
+            socket_mode: self.parsed_of(table.remove("socket_mode"), serve::mode)?,
+            insecure: self.truth_of(table.remove("insecure"))?,
+        })
+    }
+
+    /// A text or a list of texts, each of which means something.
+    fn texts_of<T: FromStr<Err: ToString>>(
+        &self,
+        value: Option<Value<'_>>,
+    ) -> Result<Vec<T>, Failure> {
+        let Some(value) = value else { return Ok(Vec::new()) };
+        let parse = |text: &str| text.parse().map_err(|e: T::Err| e.to_string());
+        let items = match value.get_ref().as_array() {
+            Some(items) => items.iter().collect(),
+            None => vec![value],
+        };
+        let parsed = items.into_iter().map(|item| self.parsed_of(Some(item), parse));
+        Ok(parsed.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+    }
+
+    /// A text that means something.
+    fn parsed_of<T>(
+        &self,
+        value: Option<Value<'_>>,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, Failure> {
+        let Some(text) = self.text_of(value)? else { return Ok(None) };
+        let at = value.map_or(0, |value| value.span().start);
+        parse(&text).map(Some).map_err(|e| self.wrong(at, &e))
+    }
+
     fn table_of<'v>(&self, value: Value<'v>) -> Result<&'v DeTable<'v>, Failure> {
         let table = value.get_ref().as_table();
         table.ok_or_else(|| {
@@ -202,7 +242,10 @@ mod tests {
     fn a_mistake_is_told_with_file_line_and_the_nearest_key() {
         for (text, says) in [
             ("\nstor = \"a:b\"", "/etc/x.toml:2: unknown key `stor`; did you mean `store`?"),
-            ("xyz = 1", "/etc/x.toml:1: unknown key `xyz`; known keys: store, quiet, ttl, stores"),
+            (
+                "xyz = 1",
+                "/etc/x.toml:1: unknown key `xyz`; known keys: store, quiet, ttl, stores, serve",
+            ),
             (
                 "[stores.a]\nurl = \"a:b\"\npasword_file = \"c\"",
                 "/etc/x.toml:3: unknown key `stores.a.pasword_file`; did you mean \
@@ -215,6 +258,13 @@ mod tests {
             ("store = \"\"", "/etc/x.toml:1: this must be a text"),
             ("stores = 3", "/etc/x.toml:1: this must be a table"),
             ("[stores.\"a b\"]\nurl = \"a:b\"", "/etc/x.toml:1: `a b` names no store"),
+            ("[serve]\nlisten = 1", "/etc/x.toml:2: this must be a text"),
+            ("[serve]\nlisten = [\n\"x\"]", "/etc/x.toml:3: write an IP address with a port"),
+            (
+                "[serve]\nsocket_mod = 1",
+                "/etc/x.toml:2: unknown key `serve.socket_mod`; did you mean",
+            ),
+            ("[serve]\nsocket_mode = \"999\"", "/etc/x.toml:2: write access rights in octal"),
             ("quiet = true\nquiet = true", "/etc/x.toml:2: "),
             ("quiet", "/etc/x.toml:1: "),
         ] {

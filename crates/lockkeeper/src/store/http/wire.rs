@@ -116,6 +116,9 @@ pub struct SessionRenewed {
     /// All tickets, if they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tickets: Option<Vec<TicketState>>,
+    /// The session's terms, if this instance knows them: the answer that opened the session has them in any case.
+    #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
+    pub terms: Option<SessionTerms>,
 }
 
 /// [`TicketDigest`](crate::store::TicketDigest) as numbers and text.

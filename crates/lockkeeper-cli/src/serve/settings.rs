@@ -1,0 +1,20 @@
+//! What may stand in `[serve]` of a file of settings.
+
+use lockkeeper_server::Address;
+
+/// The keys, for messages about others.
+pub(crate) const KEYS: &[&str] = &["listen", "socket_mode", "insecure"];
+
+/// `[serve]`
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) listen: Vec<Address>,
+    pub(crate) socket_mode: Option<u32>,
+    pub(crate) insecure: Option<bool>,
+}
+
+/// Reads access rights in octal.
+pub(crate) fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| "write access rights in octal, as in 600 or 660".to_owned())
+}
