@@ -12,7 +12,7 @@ use crate::workspace;
 const SCRIPTS: &str = "crates/lockkeeper-server/browser";
 
 pub(crate) fn test() -> Result<ExitCode> {
-    node(&["--test", "--test-reporter=spec", "console.mjs"])
+    node(&["--test", "--test-reporter=spec", "modules.mjs", "console.mjs"])
 }
 
 /// Takes the pictures of the documents anew.

@@ -163,10 +163,14 @@ test("one lock among ten thousand is found while typing, and the table stays sma
 
 test("sessions show who holds, and lead to the locks", async () => {
   await go(page, "#/sessions");
-  await page.locator(".row", { hasText: "worker-07" }).first().click();
+  await page.locator(".row .own", { hasText: "worker-07" }).first().click();
   await page.getByText("Tickets of worker-07").waitFor();
   assert.ok((await page.locator(".mine li").count()) > 100);
-  await page.keyboard.press("Escape");
+  await page.locator(".mine a").first().click();
+  await shows("a lock of its own", async () => (await holder()) === "worker-07");
+  await go(page, "#/sessions");
+  await page.locator(".row a.name").first().click();
+  await page.locator("h1 .name").waitFor();
 });
 
 test("events appear as they happen, and pause freezes them", async () => {

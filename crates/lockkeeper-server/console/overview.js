@@ -14,13 +14,16 @@ function figure(node, list) {
   node.replaceChildren(...list.flatMap(([value, unit]) => [String(value), h("small", unit)]));
 }
 
+/** Before the first answer there is nothing to count. */
+const known = () => model.loaded || model.lines.size > 0;
+
 const TILES = [
-  ["held", "held", "held", (n, s) => set(n, num(s.held)), (n, s) => set(n, t("of_names", num(s.names)))],
-  ["waiting", "waiting", "waiting", (n, s) => set(n, num(s.waiting)),
-    (n, s) => set(n, s.lines ? t("in_lines", num(s.lines)) : t("no_waiters"))],
+  ["held", "held", "held", (n, s) => set(n, known() ? num(s.held) : "–"), (n, s) => set(n, known() ? t("of_names", num(s.names)) : "")],
+  ["waiting", "waiting", "waiting", (n, s) => set(n, known() ? num(s.waiting) : "–"),
+    (n, s) => set(n, s.lines ? t("in_lines", num(s.lines)) : known() ? t("no_waiters") : "")],
   ["longest_wait", "longest", "waiting",
     (n, s) => (s.oldest ? figure(n, parts(now() - s.oldest.waiters[0].entered)) : figure(n, [["–", ""]])), longestNote],
-  ["grants", "rate", "held", (n, s) => figure(n, [[s.rate.toFixed(s.rate < 100 ? 1 : 0), t("per_second")]]),
+  ["grants", "rate", "held", (n, s) => figure(n, [known() ? [s.rate.toFixed(s.rate < 100 ? 1 : 0), t("per_second")] : ["–", ""]]),
     (n, s) => set(n, model.grants.length ? t("waited_note", dur(s.half), dur(s.most)) : t("last_minute"))],
 ];
 
@@ -106,7 +109,7 @@ const contention = (a, b) => b.waiters.length - a.waiters.length || (a.name < b.
 
 function drawContended(rows, none) {
   const top = [...model.lines.values()].filter((line) => line.waiters.length).sort(contention).slice(0, 8);
-  none.hidden = top.length > 0;
+  none.hidden = top.length > 0 || !known();
   const make = (line) => h("li", nameEl(line.name), h("span.who", glyph("held"), h("span.own")), mini(300), h("b.n"), h("span.n"));
   sync(rows, top, (line) => line.name, make, (node, line) => {
     const [, who, picture, count, wait] = node.children;
@@ -144,7 +147,7 @@ export function overviewPage(main) {
         store.draw();
       }
       turn++;
-      silent.hidden = model.events.length > 0;
+      silent.hidden = model.events.length > 0 || !known();
       attr(recent, "aria-busy", "false");
       if (Date.now() - shownAt < 3000 && recent.children.length) return;
       shownAt = Date.now();

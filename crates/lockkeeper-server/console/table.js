@@ -125,7 +125,9 @@ export function tablePage(main, page) {
 
   function makeRow() {
     const cells = page.columns.map(({ cls, make }) => h("span." + cls, { role: "gridcell" }, make?.()));
-    const row = h("div.row", { role: "row" }, cells, { onclick: (e) => !e.target.closest("a") && page.open(row.item) });
+    // A handler that answers false would cancel the link.
+    const onclick = (e) => void (e.target.closest("a") || page.open(row.item));
+    const row = h("div.row", { role: "row" }, cells, { onclick });
     return row;
   }
 
