@@ -1,7 +1,7 @@
 //! The page for people: the files of `console/`, embedded.
 //!
 //! The page has no rights of its own. It asks the same API as every other client, with the token that its user types
-//! in, so its files are open to everybody and hold nothing that a lock's name or label could change. The policy below
+//! in, so its files are open to every caller, and hold nothing that a lock's name or label could change. The policy below
 //! forbids scripts and styles that are not one of these files.
 
 use crate::{
