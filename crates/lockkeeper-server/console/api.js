@@ -94,10 +94,10 @@ const segment = encodeURIComponent;
 export const api = {
   /** One page of lines: {locks, next}. */
   page: (after, limit, signal) => json(`v1/locks?limit=${limit}` + (after === null ? "" : `&after=${segment(after)}`), { signal }),
-  /** One line; with `change`, the answer comes when the line is another one. */
-  line: (name, change, signal) => {
-    const query = change ? `?wait_change=${segment(change)}` : "";
-    return json(`v1/locks/${segment(name)}${query}`, { signal, patience: 90_000 });
+  /** One line; with `change`, the answer comes when the line is another one, or after `wait` at the latest. */
+  line: (name, change, wait, signal) => {
+    const query = change ? `?wait_change=${segment(change)}&wait_ms=${wait}` : "";
+    return json(`v1/locks/${segment(name)}${query}`, { signal, patience: wait + PATIENCE });
   },
   store: (signal) => json("v1/store", { signal }),
   /** What has happened to one lock, oldest first, as far as the service remembers. */

@@ -9,6 +9,8 @@ const PASS = 2_000;
 const PASS_HIDDEN = 15_000;
 const STALE = 20_000;
 const STORE = 5_000;
+/** A renewal is no change of a line, so remaining times are asked for so often at least. */
+const LOOK = 2_000;
 
 const on = { change: () => {}, token: () => {} };
 let lastGood = Date.now();
@@ -166,11 +168,13 @@ async function store(signal) {
 export async function followLine(name, signal, changed) {
   past(name, signal, changed);
   let change = "";
+  let wait = LOOK;
   while (!signal.aborted) {
     const asked = Date.now();
     try {
-      const row = await api.line(name, change, signal);
+      const row = await api.line(name, change, wait, signal);
       change = row.change || "";
+      wait = row.tickets.length > 200 ? 4 * LOOK : LOOK;
       // The answer to a long poll tells how the line stood when the answer was made, not when it was asked for.
       takeLine(row, change ? Date.now() : asked);
       changed();
