@@ -98,7 +98,7 @@ test("an eviction under an old fence changes nothing", async () => {
   await page.locator("dialog input").fill(fence);
   await page.getByRole("button", { name: "Evict now" }).click();
   await shows("an answer", async () => !(await page.locator("dialog[open]").count()) || (await page.locator("dialog [role=alert]").textContent()));
-  await page.keyboard.press("Escape");
+  if (await page.locator("dialog[open]").count()) await page.keyboard.press("Escape");
   assert.equal(await holder(), "ci-04");
   complaints.splice(0, complaints.length, ...complaints.filter((text) => !text.includes("status of 409")));
 });

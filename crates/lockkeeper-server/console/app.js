@@ -17,6 +17,7 @@ import { askToken, showToken } from "./token.js";
 const root = document.documentElement;
 let view = null;
 let showsEmpty = false;
+let focusNext = false;
 
 // Connection
 
@@ -78,6 +79,8 @@ function route() {
   document.title = (name ? name + " · " : "") + "lockkeeper";
   scrollTo(0, 0);
   draw(true);
+  if (focusNext) view.focus?.();
+  focusNext = false;
 }
 
 /** Overview and locks give way to the first command while there is nothing to show. */
@@ -156,12 +159,11 @@ function keySheet() {
   sheet(sheetTitle(t("keyboard")), list, h("footer", dismiss("close")));
 }
 
+/** Leads to the search of this page, or else to that of all locks. */
 function find() {
-  if (!view.focus || location.hash.startsWith("#/cells")) {
-    location.hash = "#/locks";
-    route();
-  }
-  view.focus?.();
+  if (view.focus && !location.hash.startsWith("#/cells")) return view.focus();
+  focusNext = true;
+  location.hash = "#/locks";
 }
 
 let pending = false;

@@ -138,6 +138,7 @@ export const WORDS = {
   waits: ["waits", "等待"],
   holds: ["holds", "持有"],
   another_client: ["another client", "其他客户端"],
+  unnamed: ["unnamed client", "未具名客户端"],
   no_session: ["kept after its session", "会话结束后保留"],
 
   // One lock

@@ -111,7 +111,7 @@ const one = (ticket) => [
   h("p.mono.dim.place", placeOf(ticket) || "–"),
   why(ticket),
   h("dl", ticket.fence && fact(t("fence"), h("dd.mono", num(ticket.fence))), fact(t("held_for"), h("dd.since")),
-    ticket.label ? fact(t("label"), h("dd.lab", { title: ticket.label }, ticket.label)) : fact(t("ticket"), h("dd.mono", { title: ticket.id }, ticket.id.slice(0, 8)))),
+    ticket.label && ticket.owner ? fact(t("label"), h("dd.lab", { title: ticket.label }, ticket.label)) : fact(t("ticket"), h("dd.mono", { title: ticket.id }, ticket.id.slice(0, 8)))),
 ].filter(Boolean);
 
 function slotsOf(line) {
@@ -140,7 +140,7 @@ function fillTicket(node, unit, line, slim, x) {
   set(stub, many ? `${unit.at}–${unit.at + unit.list.length - 1}` : String(unit.at));
   set(who, many ? `${unit.list.length} ${t("readers")}` : ownerOf(ticket));
   const mode = line.kind === "permits" ? t("needs", ticket.weight) : line.kind === "shared" ? t(unit.reader ? "reader" : "writer") : "";
-  set(host, many ? t("enter_together") : mode || ticket.label || ticket.host || placeOf(ticket));
+  set(host, many ? t("enter_together") : mode || (ticket.owner && ticket.label) || ticket.host || placeOf(ticket));
   setGlyph(wait.firstChild, ticket.state);
   set(wait.lastChild, ageOf(ticket, ticket.entered));
   const names = unit.list.slice(0, 30).map(ownerOf).join(", ");

@@ -65,14 +65,17 @@ const weightOf = (mode) => (mode?.permits ? mode.permits.weight : 1);
 export const kindOf = (mode) => (mode?.permits ? "permits" : mode === "shared" ? "shared" : "exclusive");
 const fenceOf = (of) => (of.fence_text && of.fence_text !== "0" ? of.fence_text : of.fence ? String(of.fence) : "");
 
+/** Only these stores show tickets of other libraries' clients. */
+const OPEN_STORES = new Set(["etcd", "zookeeper"]);
+
 function ownerOf(ticket, owner) {
-  const foreign = !!owner && !owner.host && !owner.pid;
-  ticket.foreign = foreign;
+  const unnamed = !!owner && !owner.host && !owner.pid && !owner.program;
+  ticket.foreign = unnamed && OPEN_STORES.has(model.store?.scheme);
   ticket.orphan = !owner;
   ticket.owner = owner?.program || owner?.host || "";
   ticket.host = owner?.host || "";
   ticket.pid = owner?.pid || 0;
-  ticket.who = !owner || (foreign && !owner.program) ? ticket.id : `${owner.program}\n${owner.host}\n${owner.pid}`;
+  ticket.who = !owner || unnamed ? ticket.id : `${owner.program}\n${owner.host}\n${owner.pid}`;
 }
 
 /** A ticket of the listing; `old` is what was known of it. Its state is judged here, when the data is fresh. */
@@ -271,6 +274,7 @@ function note(type, event, ticket, at, id) {
     owner: event.owner?.program || event.owner?.host || seen.owner || "",
     foreign: !!seen.foreign,
     known: !!(event.owner || seen.owner),
+    name: seen.label || event.label || "",
     label: event.label || "",
     waited: event.waited_ms ?? (type === "granted" && seen.entered ? at - seen.entered : 0),
     held: event.held_ms ?? (ENDS.has(type) && seen.got ? at - seen.got : null),

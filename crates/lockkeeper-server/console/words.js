@@ -4,7 +4,12 @@ import { barTo, glyph, h, set, setGlyph, nameEl, sync } from "./dom.js";
 import { clock, dur, num, t } from "./i18n.js";
 import { left, lifePart, now, used } from "./state.js";
 
-export const ownerOf = (ticket) => ticket.owner || (ticket.orphan ? t("no_session") : t("another_client"));
+/** What a ticket is called: its program; of a client that gave no name, its label. */
+export function ownerOf(ticket) {
+  if (ticket.owner) return ticket.owner;
+  if (ticket.orphan) return t("no_session");
+  return ticket.label || t(ticket.foreign ? "another_client" : "unnamed");
+}
 
 /** The second line about a ticket: where its process runs. */
 export function placeOf(ticket) {
@@ -56,7 +61,7 @@ function eventNote(event) {
 
 const makeEvent = (event) =>
   h("li.event", h("time", clock(event.at)), h("span.who", glyph(event.type), eventWord(event.type)),
-    event.lock ? nameEl(event.lock) : h("span"), h("span.by" + (event.foreign ? ".s-foreign" : ""), event.lock ? event.known ? event.owner || t("another_client") : "–" : ""),
+    event.lock ? nameEl(event.lock) : h("span"), h("span.by" + (event.foreign ? ".s-foreign" : ""), event.lock ? event.known ? event.owner || event.name || t("unnamed") : "–" : ""),
     h("span.more", eventNote(event)));
 
 export const eventList = (node, events) => sync(node, events, (event) => event.no, makeEvent);
