@@ -66,7 +66,7 @@ mod token;
 mod waiting;
 mod watch;
 
-use cli::{Cli, Color, Common, Verb};
+use cli::{Cli, Color, Verb};
 use failure::Failure;
 use run::End;
 use std::{
@@ -110,7 +110,7 @@ fn command() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return ExitCode::from(code),
     };
-    set_up(&cli.common);
+    set_up(&cli);
     match config::apply(&mut cli).and_then(|()| work(&cli)) {
         Ok(end) => end.exit(),
         Err(failure) => {
@@ -120,7 +120,8 @@ fn command() -> ExitCode {
     }
 }
 
-fn set_up(common: &Common) {
+fn set_up(cli: &Cli) {
+    let common = &cli.common;
     let color = match common.color {
         Color::Auto => anstream::ColorChoice::Auto,
         Color::Always => anstream::ColorChoice::Always,
@@ -128,6 +129,8 @@ fn set_up(common: &Common) {
     };
     color.write_global();
     let level = match common.verbose {
+        // The log of a service is read when something went wrong.
+        0 if matches!(cli.verb, Verb::Serve(_)) && !common.quiet => LevelFilter::INFO,
         0 => LevelFilter::OFF,
         1 => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,

@@ -49,6 +49,10 @@ impl<T: DeserializeOwned> FromRequest<Service> for Needed<T> {
 }
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    // A list would be taken for the fields in their order.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Problem::new("request", "the body must be one JSON object").not_applied());
+    }
     serde_json::from_slice(body).map_err(|e| wrong_json(&e))
 }
 

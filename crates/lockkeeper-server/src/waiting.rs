@@ -108,6 +108,12 @@ enum Order {
 }
 
 impl Service {
+    /// How many long polls wait at this instance.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.count()
+    }
+
     /// Waits for a ticket that stands in line.
     pub(crate) async fn waiter(
         &self,

@@ -9,6 +9,7 @@ mod check_signed;
 mod elect;
 mod evict;
 mod held;
+mod serve;
 mod token;
 
 use assert_cmd::assert::OutputAssertExt as _;
