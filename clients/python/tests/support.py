@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import shutil
@@ -22,6 +23,8 @@ import lockkeeper
 DEADLINE = 60.0
 #: The command that is tested.
 COMMAND = os.environ.get("LOCKKEEPER_BIN") or shutil.which("lockkeeper") or ""
+# A test that hangs says where.
+faulthandler.dump_traceback_later(120, exit=True)
 HERE = Path(__file__).resolve().parent
 SRC = HERE.parent / "src"
 

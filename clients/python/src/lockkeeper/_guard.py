@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from types import TracebackType
 from typing import Any, Callable, Optional, TypeVar, Union
-from urllib.parse import quote
 
 from ._clock import now
-from ._http import Call, Pauses, text_or_base64
+from ._http import Call, Pauses, segment, text_or_base64
 from ._session import ATTEMPT_MOST, Hold, Session, log
 from .errors import Error, Lost, SessionOver, Stale, TryLater, Unavailable
 
@@ -85,7 +84,7 @@ class Guard:
 
     def set_label(self, label: Union[str, bytes]) -> None:
         """Changes what others read beside the ticket; of an election it is the leader's value."""
-        path = f"/v1/locks/{quote(self.name, safe='')}/tickets/{self.ticket}"
+        path = f"/v1/locks/{segment(self.name)}/tickets/{self.ticket}"
         self._ask("PATCH", path, body={**text_or_base64(label, "label"), "edit": self.hold.next_edit()})
 
     def put(self, value: Union[bytes, str, None]) -> None:
@@ -93,7 +92,7 @@ class Guard:
         write are one step in the store. `None` empties the cell."""
         data = value.encode() if isinstance(value, str) else value
         headers = {"Lockkeeper-Ticket": self.ticket, "Lockkeeper-Edit": str(self.hold.next_edit())}
-        path = f"/v1/cells/{quote(self.name, safe='')}"
+        path = f"/v1/cells/{segment(self.name)}"
         self._ask("DELETE" if data is None else "PUT", path, body=data, headers=headers)
 
     def _ask(

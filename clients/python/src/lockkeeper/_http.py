@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 from typing import Any, Mapping, Optional, Sequence, Union
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from ._clock import NAP_MAX, now
 from .errors import Unavailable, ServiceError, from_problem
@@ -380,6 +380,11 @@ class Pauses:
 def jittered(pause: float) -> float:
     """Between half of it and all of it, so that clients that failed together do not come back together."""
     return pause * random.uniform(0.5, 1.0)
+
+
+def segment(name: str) -> str:
+    """A name as one segment of a path, also one that intermediaries would take for a step up."""
+    return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
 def text_or_base64(value: Union[str, bytes], field: str) -> dict[str, str]:

@@ -8,11 +8,10 @@ import threading
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Optional, TypeVar, Union
-from urllib.parse import quote
 
 from ._clock import now
 from ._guard import Guard
-from ._http import Call, Interrupted, Pauses, jittered, text_or_base64
+from ._http import Call, Interrupted, Pauses, jittered, segment, text_or_base64
 from ._session import ATTEMPT_MOST, Hold, Session, Terms
 from .errors import Busy, Error, Lost, NotAcquired, ServiceError, SessionOver, TryLater, Unavailable
 
@@ -230,7 +229,7 @@ class _Stay(Generic[G]):
         """One request. `None` if it was not answered, or so that another one must follow."""
         taking, session = self.taking, self.session
         wait = min(taking.left(), POLL_MOST)
-        path = f"/v1/locks/{quote(taking.wish.name, safe='')}"
+        path = f"/v1/locks/{segment(taking.wish.name)}"
         body = taking.wish.body(self.ticket, wait, taking.once)
         until = now() + wait + (ATTEMPT_MOST if taking.once or wait == POLL_MOST else ANSWER_MOST)
         present, self.present, stray, self.stray = self.present, True, self.stray, True

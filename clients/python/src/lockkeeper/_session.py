@@ -16,10 +16,9 @@ import secrets
 import threading
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
-from urllib.parse import quote
 
 from ._clock import NAP_MAX, now
-from ._http import Call, Interrupted, Pauses, Service, jittered, owner
+from ._http import Call, Interrupted, Pauses, Service, jittered, owner, segment
 from .errors import Lost, ServiceError, SessionOver, TryLater, Unavailable
 
 log = logging.getLogger("lockkeeper")
@@ -353,7 +352,7 @@ class Session:
     def leave(self, name: str, ticket: str, stray: bool) -> str:
         """Leaves, however often it takes, and says with what result. Raises `Lost` when the session is over first:
         then its tickets end with it."""
-        path = f"/v1/locks/{quote(name, safe='')}/tickets/{ticket}" + ("?stray=true" if stray else "")
+        path = f"/v1/locks/{segment(name)}/tickets/{ticket}" + ("?stray=true" if stray else "")
         pauses, call, repeated = Pauses(self.service), Call(), False
         with self.lock:
             self._calls[f"leave {ticket}"] = call

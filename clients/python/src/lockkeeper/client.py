@@ -8,12 +8,12 @@ import threading
 import weakref
 from types import TracebackType
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, TypeVar, Union
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from . import model
 from ._clock import now
 from ._guard import Guard
-from ._http import Answer, Call, Interrupted, Pauses, Service
+from ._http import Answer, Call, Interrupted, Pauses, Service, segment
 from ._lock import ANSWER_MOST, POLL_MOST, Cancelled, Lock, Wish
 from ._session import ATTEMPT_MOST, Session, Terms
 from .errors import Error, Refused, ServiceError, TryLater, Unavailable
@@ -392,11 +392,11 @@ def _name(name: str) -> str:
 
 
 def _lock_path(name: str) -> str:
-    return f"/v1/locks/{quote(_name(name), safe='')}"
+    return f"/v1/locks/{segment(_name(name))}"
 
 
 def _cell_path(name: str) -> str:
-    return f"/v1/cells/{quote(_name(name), safe='')}"
+    return f"/v1/cells/{segment(_name(name))}"
 
 
 def _terms(ttl: float, lock_delay: float) -> Terms:
