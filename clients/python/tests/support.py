@@ -204,7 +204,8 @@ class Proxy:
             try:
                 while data := client.recv(65536):
                     line = data.split(b"\r\n", 1)[0]
-                    self.requests.append(line)
+                    if line.endswith(b" HTTP/1.1"):
+                        self.requests.append(line)
                     if self.lose and line.startswith(self.lose[0]):
                         self.lose.pop(0)
                         losing.set()

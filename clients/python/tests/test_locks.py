@@ -261,6 +261,21 @@ class Programs(WithService):
         self.assertIs(lockkeeper.default_client(), client)
 
 
+class Options(unittest.TestCase):
+    def test_what_makes_no_sense_is_refused_before_anything_is_sent(self) -> None:
+        for url in ("ftp://a", "http://", "unix:socket", "http://user@host", "http://a?b=c", ""):
+            with self.assertRaises(ValueError, msg=url):
+                lockkeeper.Client(url)
+        client = lockkeeper.Client("http://127.0.0.1:1", token="canary")
+        self.assertNotIn("canary", repr(client) + repr(vars(client)))
+        for ttl, lock_delay in ((0.05, 0.0), (1e6, 0.0), (15.0, -1.0)):
+            with self.assertRaises(ValueError):
+                client.lock("a", ttl=ttl, lock_delay=lock_delay)
+        for name in ("", "x" * 513):
+            with self.assertRaises(ValueError):
+                client.lock(name)
+
+
 class UnixSocket(unittest.TestCase):
     def test_a_client_works_over_a_unix_socket(self) -> None:
         with tempfile.TemporaryDirectory(prefix="lockkeeper-py-") as folder:

@@ -17,7 +17,7 @@ from typing import Any, Mapping, Optional, Sequence, Union
 from urllib.parse import quote, urlsplit
 
 from ._clock import NAP_MAX, now
-from .errors import Unavailable, ServiceError, from_problem
+from .errors import Refused, ServiceError, Unavailable, from_problem
 
 #: No attempt to connect takes longer, so that a machine that is gone leaves time for the next base URL.
 CONNECT_MAX = 3.0
@@ -213,9 +213,12 @@ class Answer:
         self.body = body
 
     def json(self) -> dict[str, Any]:
-        value = json.loads(self.body)
+        try:
+            value = json.loads(self.body)
+        except ValueError:
+            value = None
         if not isinstance(value, dict):
-            raise ValueError("not an object")
+            raise Refused("the answer is no JSON: is this the URL of a lockkeeper service?", status=self.status)
         return value
 
     def error(self) -> ServiceError:
@@ -223,7 +226,7 @@ class Answer:
         if "json" in self.headers.get("content-type", ""):
             try:
                 problem = self.json()
-            except ValueError:
+            except Refused:
                 pass
         after = self.headers.get("retry-after", "")
         retry_after = min(float(after), RETRY_AFTER_MOST) if after.isdigit() else None
@@ -239,17 +242,22 @@ class Service:
         if not self.endpoints:
             raise ValueError("at least one URL of the service is needed")
         self._token = token
+        self._idle: list[Connection] = []
         self.after_fork()
 
     def after_fork(self) -> None:
         """Takes nothing over from the parent process: no lock that one of its threads had, no connection."""
         self._lock = threading.Lock()
         self._current = 0
-        self._idle: list[Connection] = []
+        self._closed = False
+        # This closes the child's end only; the parent's connections go on.
+        for connection in self._idle:
+            connection.close()
+        self._idle = []
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle, self._idle, self._closed = self._idle, [], True
         for connection in idle:
             connection.close()
 
@@ -342,7 +350,7 @@ class Service:
 
     def _give_back(self, connection: Connection, keep: bool) -> None:
         with self._lock:
-            if keep and len(self._idle) < IDLE_MOST * len(self.endpoints):
+            if keep and not self._closed and len(self._idle) < IDLE_MOST * len(self.endpoints):
                 self._idle.append(connection)
                 return
         connection.close()

@@ -238,7 +238,7 @@ class Session:
                 pauses = Pauses(self.service)
             except SessionOver:
                 self.lose("session_gone")
-            except (ServiceError, ValueError, LookupError) as e:
+            except (ServiceError, LookupError) as e:
                 self.jeopardy = True
                 log.warning("a renewal failed, %.1f s are left: %s", self.remaining(), e)
                 pause = pauses.after(e) if isinstance(e, ServiceError) else self._interval
@@ -401,7 +401,11 @@ class Session:
         with self.lock:
             held = self._held.get(ticket)
         self.leaving(ticket)
-        threading.Thread(target=work, name="lockkeeper-leave", daemon=True).start()
+        try:
+            threading.Thread(target=work, name="lockkeeper-leave", daemon=True).start()
+        except RuntimeError:
+            # The program is ending, and then the session is closed.
+            pass
 
     # Comparing its tickets with those that the store has.
 
@@ -438,7 +442,7 @@ class Session:
         except SessionOver:
             self.lose("session_gone")
             return
-        except (ServiceError, ValueError) as e:
+        except ServiceError as e:
             log.warning("the tickets of a session could not be compared: %s", e)
             self._left = None
             return

@@ -310,7 +310,7 @@ class Client:
         """The small value that belongs to a lock's name."""
         return await _in_thread(lambda: self.blocking.cell(name))
 
-    async def put(self, name: str, value: Union[bytes, str, None], *, sequencer: str) -> None:
+    async def put(self, name: str, value: Union[bytes, str], *, sequencer: str) -> None:
         """Writes the cell under another program's grant."""
         await _in_thread(lambda: self.blocking.put(name, value, sequencer=sequencer))
 

@@ -180,18 +180,17 @@ class Client:
             raise
         return Cell(answer.body, int(answer.headers["lockkeeper-fence"]))
 
-    def put(self, name: str, value: Union[bytes, str, None], *, sequencer: str) -> None:
+    def put(self, name: str, value: Union[bytes, str], *, sequencer: str) -> None:
         """Writes the cell under another program's grant, which the sequencer stands for. Raises `Stale` if that is
         over. Such a write has no number, so it is never repeated: after `Unavailable` with the outcome `unknown`
         read the cell."""
         data = value.encode() if isinstance(value, str) else value
         headers = {"Lockkeeper-Sequencer": sequencer}
         until = now() + self._timeout
-        method = "DELETE" if data is None else "PUT"
         pauses, call = Pauses(self.service), Call()
         while True:
             try:
-                self.service.send(method, _cell_path(name), body=data, headers=headers, until=until)
+                self.service.send("PUT", _cell_path(name), body=data, headers=headers, until=until)
                 return
             except (Unavailable, TryLater) as e:
                 pause = pauses.after(e)
@@ -273,13 +272,7 @@ class Client:
                 raise Error("the client has been closed")
 
     def _new_session(self, terms: Terms) -> Session:
-        client = weakref.ref(self)
-
-        def retire(session: Session) -> bool:
-            this = client()
-            return this is None or this._retire(session)
-
-        return Session(self.service, terms, retire)
+        return Session(self.service, terms, self._retire)
 
     def _living(self, terms: Terms) -> Optional[Session]:
         with self._lock:

@@ -83,7 +83,7 @@ class Denied(ServiceError):
 
 
 class Stale(ServiceError):
-    """A write under a grant that is over (412): `fence` is that of the newer one."""
+    """A write under a grant that is over: `fence` is that of the newer one, if there is one."""
 
 
 class Refused(ServiceError):
@@ -125,7 +125,7 @@ def _class(kind: str, status: int, known: bool) -> type[ServiceError]:
         return SessionOver
     if kind == "busy":
         return Busy
-    if kind == "stale":
+    if kind in ("stale", "not_held"):
         return Stale
     by_status: dict[int, type[ServiceError]] = {401: Denied, 403: Denied, 429: TryLater}
     return by_status.get(status, Refused)
