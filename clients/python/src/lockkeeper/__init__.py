@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import ssl
 import threading
@@ -140,4 +141,6 @@ def election(name: str) -> Election:
     return default_client().election(name)
 
 
+# A program that sets up no logging hears of losses by exceptions and events.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 atexit.register(_client.close_all)
