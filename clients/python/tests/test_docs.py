@@ -32,15 +32,16 @@ class Examples(WithService):
             self.fail(f"{what}\nprints\n{found.strip()}\nand should print\n{expected.strip()}")
 
     def test_the_commands_print_what_the_document_says(self) -> None:
-        for block, _ in self.blocks("console"):
-            steps = self.steps(block)
-            script = "".join(f"{command}\necho; echo '{MARK}'\n" for command, _ in steps)
-            run = subprocess.run(
-                ["bash", "-c", script.replace(ADDRESS, self.service.url)], capture_output=True, text=True, timeout=60
-            )
-            printed = run.stdout.split(MARK)[:-1]
-            self.assertEqual(len(printed), len(steps), run.stderr)
-            for (command, expected), found in zip(steps, printed):
+        # One shell for the whole document, as for a reader who tries it out.
+        steps = [step for block, _ in self.blocks("console") for step in self.steps(block)]
+        script = "".join(f"{command}\necho; echo '{MARK}'\n" for command, _ in steps)
+        run = subprocess.run(
+            ["bash", "-c", script.replace(ADDRESS, self.service.url)], capture_output=True, text=True, timeout=60
+        )
+        printed = run.stdout.split(MARK)[:-1]
+        self.assertEqual(len(printed), len(steps), run.stderr)
+        for (command, expected), found in zip(steps, printed):
+            with self.subTest(command):
                 self.compare(command, expected, found)
 
     def steps(self, block: str) -> list[tuple[str, str]]:

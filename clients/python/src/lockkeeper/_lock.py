@@ -256,7 +256,8 @@ class _Stay(Generic[G]):
         except ServiceError as e:
             if e.outcome == "not_applied":
                 self.present, self.stray = present, stray
-            if e.kind == "ticket_closed" and not taking.once:
+            # It was left before, or evicted while it waited: a new stay has a new ticket.
+            if e.kind in ("ticket_closed", "gone") and not taking.once:
                 self.withdraw()
                 self.enter()
                 return None

@@ -450,6 +450,8 @@ class Session:
         for hold in expected:
             self._compare(hold, there.get(hold.ticket))
         with self.lock:
+            # Those whose long poll has not been answered yet stand in line, as we see here.
+            self._waiting.update((ticket, True) for ticket in there if ticket in self._waiting)
             left, self._left = self._left or set(), None
             known = {*self._held, *self._waiting, *self._leaving, *left, *(hold.ticket for hold in expected)}
             self._verified = version
