@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import unittest
 from pathlib import Path
 
 from .support import HERE, SRC, WithService
@@ -69,7 +70,24 @@ class Examples(WithService):
             self.compare(program, expected, run.stdout)
 
 
-class Readme(WithService):
+class Contract(unittest.TestCase):
+    """What the service's code has, the document has."""
+
+    def missing(self, pattern: str, shown: str) -> list[str]:
+        text = DOCUMENT.read_text()
+        sources = (HERE.parents[2] / "crates" / "lockkeeper-server" / "src").rglob("*.rs")
+        found = {word for path in sources for word in re.findall(pattern, path.read_text(), re.MULTILINE | re.DOTALL)}
+        self.assertGreater(len(found), 5)
+        return sorted(word for word in found if shown.format(word) not in text)
+
+    def test_every_kind_of_problem_is_in_the_document(self) -> None:
+        self.assertEqual(self.missing(r'^    \("(\w+)", \d+, "', "`{}`"), [])
+
+    def test_every_route_is_in_the_document(self) -> None:
+        self.assertEqual(self.missing(r'route\(.{0,60}?"(/v1/[^"]+)"', "{}`"), [])
+
+
+class Readme(unittest.TestCase):
     def test_every_python_block_of_the_readmes_is_python(self) -> None:
         for path in (HERE.parent / "README.md", DOCUMENT):
             for code in re.findall(r"```python\n(.*?)```", Path(path).read_text(), re.DOTALL):

@@ -119,6 +119,8 @@ def from_problem(status: int, problem: Optional[dict[str, Any]], retry_after: Op
 
 
 def _class(kind: str, status: int, known: bool) -> type[ServiceError]:
+    if kind == "host":
+        return Refused
     if kind == "unavailable" or status in (408, 421, 503) or (not known and status in (502, 504)):
         return Unavailable
     if kind == "session_over":
