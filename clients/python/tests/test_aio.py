@@ -86,7 +86,7 @@ class Asyncio(WithService, unittest.IsolatedAsyncioTestCase):
 
     async def test_a_loss_wakes_a_task(self) -> None:
         client = self.connect()
-        guard = await client.lock("lost", ttl=1.5).acquire()
+        guard = await client.lock("lost", ttl=3).acquire()
         lost = asyncio.create_task(guard.lost.wait())
         await asyncio.sleep(0)
         self.assertTrue(await client.evict("lost", guard.ticket))

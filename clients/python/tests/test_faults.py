@@ -77,7 +77,7 @@ class Faults(WithService):
 
     def test_a_service_that_is_restarted_keeps_the_lock(self) -> None:
         client = self.client()
-        with client.lock("restarted", ttl=3) as g:
+        with client.lock("restarted", ttl=6) as g:
             self.service.kill()
             eventually(g.is_in_jeopardy, "a renewal to fail")
             self.service.start()
@@ -93,7 +93,7 @@ class Faults(WithService):
         self.addCleanup(self.service.start)
         began = time.monotonic()
         self.assertTrue(guard.lost.wait(30))
-        self.assertLess(time.monotonic() - began, 1.0)
+        self.assertLess(time.monotonic() - began, 2.0)
         self.assertEqual((guard.why, guard.remaining()), ("expired", 0.0))
         with self.assertRaises(lockkeeper.Lost):
             guard.release()
@@ -124,8 +124,8 @@ class TwoServices(WithService):
         client = self.client(urls)
         dead_first = self.client(f"http://127.0.0.1:1,{other.url}")
         child = self.child(urls)
-        with client.lock("moved", ttl=3) as g:
-            child.tell("lock moved 3")
+        with client.lock("moved", ttl=6) as g:
+            child.tell("lock moved 6")
             eventually(lambda: len(dead_first.get("moved").waiters) == 1, "a waiter")
             waiter = dead_first.get("moved").waiters[0].id
             self.service.kill()
