@@ -186,6 +186,8 @@ class Proxy:
         self.lost = 0
         #: What was asked for, by the first line of each request.
         self.requests: list[bytes] = []
+        #: The same with all headers.
+        self.heads: list[bytes] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -206,6 +208,7 @@ class Proxy:
                     line = data.split(b"\r\n", 1)[0]
                     if line.endswith(b" HTTP/1.1"):
                         self.requests.append(line)
+                        self.heads.append(data.split(b"\r\n\r\n", 1)[0])
                     if self.lose and line.startswith(self.lose[0]):
                         self.lose.pop(0)
                         losing.set()

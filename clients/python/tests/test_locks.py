@@ -176,6 +176,22 @@ class Locks(WithService):
         thread.join()
 
 
+class Secrets(WithService):
+    def test_tokens_and_session_secrets_travel_in_headers_only(self) -> None:
+        proxy = self.proxy()
+        client = self.client(proxy.url, token="canary")
+        with client.lock("secret", wait=5) as g:
+            g.check()
+            g.put("value")
+            secret = g.hold.session.secret.encode()
+        self.assertGreater(len(proxy.heads), 4)
+        for head in proxy.heads:
+            line, _, headers = head.partition(b"\r\n")
+            self.assertIn(b"Authorization: Bearer canary", headers)
+            self.assertNotIn(secret, line)
+            self.assertNotIn(b"canary", line)
+
+
 class Programs(WithService):
     """How a lock ends with what holds it."""
 
