@@ -62,7 +62,9 @@ pub use redis::{
 pub use require::Require;
 pub use root::{NEWEST, NEWEST_MARIADB, Root};
 pub use running::Running;
-pub use zookeeper::{Divided, ZOOKEEPER, ZOOKEEPER_BRIEF, ZOOKEEPER_ENSEMBLE, ZOOKEEPER_TLS};
+pub use zookeeper::{
+    Divided, ZOOKEEPER, ZOOKEEPER_BRIEF, ZOOKEEPER_ENSEMBLE, ZOOKEEPER_SYNCED, ZOOKEEPER_TLS,
+};
 
 /// Every recipe there is, in the order in which people are shown them.
 pub const ALL: &[Recipe] = &[
@@ -86,6 +88,7 @@ pub const ALL: &[Recipe] = &[
     ZOOKEEPER_ENSEMBLE,
     ZOOKEEPER_TLS,
     ZOOKEEPER_BRIEF,
+    ZOOKEEPER_SYNCED,
 ];
 
 /// The recipe of this name.

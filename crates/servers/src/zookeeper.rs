@@ -31,6 +31,8 @@ const LOGGER: &str = "slf4j-simple.jar";
 /// Needed for TLS; Debian's archive forgets to name it.
 const NETTY: &str = "netty-codec.jar";
 const FOLDER: &str = "/usr/share/java";
+/// What is written is not synced.
+const UNSYNCED: &str = "-Dzookeeper.forceSync=no";
 
 /// How long a server may take to say how it is.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -117,6 +119,17 @@ pub const ZOOKEEPER_BRIEF: Recipe = Recipe {
     ..ZOOKEEPER
 };
 
+/// A single server that syncs what it writes before it answers, as servers do unless they are told otherwise.
+pub const ZOOKEEPER_SYNCED: Recipe = Recipe {
+    name: "zookeeper-synced",
+    processes: |sandbox| {
+        let mut server = server(sandbox, "zookeeper", 0, "")?;
+        server.args.retain(|arg| arg != UNSYNCED);
+        Ok(vec![server])
+    },
+    ..ZOOKEEPER
+};
+
 /// The part of the configuration in which all members are named.
 fn members(sandbox: &Sandbox) -> String {
     let line = |index: usize| {
@@ -155,7 +168,7 @@ fn server(sandbox: &Sandbox, name: &str, index: usize, more: &str) -> Result<Pro
     // answer, before it votes for another one. The usual ten seconds are longer than most sessions.
     let drain = "-Dzookeeper.request_throttler.shutdownTimeout=500";
     let times = "-Dorg.slf4j.simpleLogger.showDateTime=true";
-    let settings = ["-Dzookeeper.forceSync=no", drain, times, "-cp", &archives, main, &file];
+    let settings = [UNSYNCED, drain, times, "-cp", &archives, main, &file];
     let alone = !more.contains("server.1=");
     Ok(Process {
         name: name.to_owned(),

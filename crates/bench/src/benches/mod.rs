@@ -77,7 +77,8 @@ const POSTGRES: Option<Recipe> = Some(servers::POSTGRES);
 const MARIADB: Option<Recipe> = Some(servers::MARIADB);
 const MYSQL: Option<Recipe> = Some(servers::MYSQL);
 const ETCD: Option<Recipe> = Some(servers::ETCD);
-const ZOOKEEPER: Option<Recipe> = Some(servers::ZOOKEEPER);
+const ZOOKEEPER: Option<Recipe> = Some(servers::ZOOKEEPER_SYNCED);
+const ZOOKEEPER_UNSYNCED: Option<Recipe> = Some(servers::ZOOKEEPER);
 
 /// All of them, in the order in which they run.
 #[rustfmt::skip]
@@ -112,7 +113,9 @@ pub(crate) const ALL: &[Bench] = &[
         "from a release to the next grant, beside etcd's own lock service"),
     bench("zookeeper-pairs", ZOOKEEPER, &[Uncontended(pairs::ZOOKEEPER)],
         "lock and release on ZooKeeper, beside a bare creation and a deletion"),
-    bench("zookeeper-handoff", ZOOKEEPER, &[InTurn(handover::ZOOKEEPER)],
+    bench("zookeeper-unsynced", ZOOKEEPER_UNSYNCED, &[Uncontended(pairs::ZOOKEEPER_UNSYNCED)],
+        "the same on a server that does not sync its log"),
+    bench("zookeeper-handoff", ZOOKEEPER_UNSYNCED, &[InTurn(handover::ZOOKEEPER)],
         "from a release in one process to the grant in another, beside kazoo's lock"),
 ];
 
