@@ -16,7 +16,7 @@ use crate::{
     },
     sync::Mutex,
 };
-use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, Statement, Value, prelude::Queryable};
+use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, Value, prelude::Queryable};
 use std::{
     io,
     net::{IpAddr, SocketAddr},
@@ -75,29 +75,17 @@ pub(super) fn params<const N: usize>(place: &Place, more: [Value; N]) -> Vec<Val
     place.into_iter().chain(more).collect()
 }
 
-/// A connection, and the statements that it has prepared.
+/// A connection. The driver keeps the statements that it has prepared.
 struct Connection {
     driver: Conn,
     /// How many connections had broken when it was made.
     breaks: u64,
-    prepared: Vec<(Box<str>, Statement)>,
 }
 
 impl Connection {
-    /// The driver has a cache of its own, but reads the whole text at each lookup.
-    async fn prepare(&mut self, sql: &str) -> mysql_async::Result<Statement> {
-        if let Some((_, known)) = self.prepared.iter().find(|(text, _)| **text == *sql) {
-            return Ok(known.clone());
-        }
-        let fresh = self.driver.prep(sql).await?;
-        self.prepared.push((sql.into(), fresh.clone()));
-        Ok(fresh)
-    }
-
     async fn run(&mut self, sql: &str, params: Vec<Value>) -> mysql_async::Result<Answer> {
-        let statement = self.prepare(sql).await?;
         let params = if params.is_empty() { Params::Empty } else { Params::Positional(params) };
-        let mut result = self.driver.exec_iter(statement, params).await?;
+        let mut result = self.driver.exec_iter(sql, params).await?;
         let updated =
             Updated { number: result.last_insert_id(), changed: result.affected_rows() > 0 };
         let mut rows = Vec::new();
@@ -313,7 +301,7 @@ impl Connections {
 
     async fn connect(&self, breaks: u64) -> StoreResult<Connection> {
         let driver = self.connect_driver().await?;
-        Ok(Connection { driver, breaks, prepared: Vec::new() })
+        Ok(Connection { driver, breaks })
     }
 
     async fn connect_driver(&self) -> StoreResult<Conn> {

@@ -26,15 +26,11 @@ impl Shared {
 
     /// Releases a lock without waiters by one plain statement. Says whether it did.
     async fn leave_first(&self, ask: &Leave) -> StoreResult<bool> {
-        let name = &ask.place.name;
         let plain = ask.keep.is_none() && !ask.stray && !self.is_outdated();
-        if !plain || self.fast.is_contended(name) {
+        if !plain || self.fast.is_contended(&ask.place.name) {
             return Ok(false);
         }
-        let sql = match self.hot_names.count_release(name) {
-            true => &self.statements.leave_first,
-            false => &self.statements.leave_first_rare,
-        };
+        let sql = &self.statements.leave_first;
         Ok(self.connections.update(sql, params(&ask.place, [])).await?.changed)
     }
 

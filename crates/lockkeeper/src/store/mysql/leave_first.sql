@@ -1,4 +1,5 @@
--- Releases a lock without waiters, of a name that this process releases often: name, ticket, session. One round trip.
--- A row that is found is changed, so it does not matter how the server counts rows.
-UPDATE lk_gate SET fence = 0
+-- Releases a lock without waiters: name, ticket, session. One round trip. A row that is found is changed, so it does not
+-- matter how the server counts rows. The session is taken out of its index: otherwise every renewal would walk over all
+-- names that it has ever locked.
+UPDATE lk_gate SET fence = 0, session = ''
   WHERE name = ? AND id = ? AND session = ? AND fence > 0 AND crowd = 0

@@ -38,7 +38,6 @@ mod config;
 mod connection;
 mod enter;
 mod error;
-mod hot_names;
 mod inspect;
 mod leave;
 mod poll;
@@ -75,7 +74,6 @@ use crate::{
 };
 use config::Config;
 use connection::Connections;
-use hot_names::HotNames;
 use mysql_async::{Row, Value};
 use reply::{field, one};
 use session::ServerProcess;
@@ -117,7 +115,6 @@ struct Shared {
     outdated: AtomicBool,
     watch: Watch,
     fast: FastPath,
-    hot_names: HotNames,
     duplicates: Duplicates,
     /// How many renewals there were, of all sessions together.
     renewed: AtomicU64,
@@ -158,7 +155,6 @@ impl Shared {
             outdated: AtomicBool::new(false),
             watch: Watch::default(),
             fast: FastPath::default(),
-            hot_names: HotNames::default(),
             duplicates: Duplicates::default(),
             renewed: AtomicU64::new(0),
             sweeping: Arc::default(),

@@ -37,8 +37,7 @@ CREATE TABLE IF NOT EXISTS lk_line(
 
 -- The first ticket of a line, as long as fence is not 0, and the last fence. A lock that no other ticket
 -- wants is this row alone, changed in place. session is NULL for a hold that has outlived its session,
--- until hold_until; of a ticket that is gone it may stay, so that a
--- lock which is taken again and again need not write its index each time.
+-- until hold_until; of a ticket that is gone it may stay.
 --
 -- A grant locks the line's gate. `crowd` says that tickets are in lk_ticket, or that a copy of
 -- an enter may come late: then the whole procedures decide, and not one statement. A user's transaction
