@@ -16,6 +16,7 @@ testkit::tests! {
     [TALKATIVE] =>
         an_uncontended_lock_and_its_release_are_two_calls_and_no_message,
         a_release_is_prepared_while_the_lock_is_held,
+        a_run_for_a_moment_makes_few_requests,
         a_hand_over_is_one_call_and_one_message,
         an_enter_into_a_blocked_line_is_told_to_come_again,
         a_process_that_lives_through_an_upgrade_goes_on_by_functions;
@@ -98,12 +99,32 @@ async fn a_release_is_prepared_while_the_lock_is_held(server: Running) {
     let before = user.number(connections).await;
     for _ in 0..10 {
         let again = keeper.lock("a").await.expect("free");
-        tokio::time::sleep(Duration::from_millis(5)).await; // it would be prepared for after 3 ms
+        tokio::time::sleep(Duration::from_millis(25)).await; // it would be prepared for after 20 ms
         again.release().await.expect("released");
     }
     assert_eq!(log.news(WARM), Vec::<String>::new());
     assert_eq!(user.number(connections).await, before);
     keeper.close().await;
+}
+
+/// A program that connects, takes one lock for a moment and ends: nothing is worth being prepared.
+async fn a_run_for_a_moment_makes_few_requests(server: Running) {
+    let first = keeper(&server).await;
+    let mut log = Log::of(&server);
+    log.news(&[]);
+    let mut fewest = Vec::from_iter((0..99).map(|_| String::new()));
+    for _ in 0..5 {
+        let brief = keeper(&server).await;
+        brief.lock("a").await.expect("free").release().await.expect("released");
+        brief.close().await;
+        let told = log.news(&["execute <unnamed>", "execute s", "statement:"]);
+        if told.len() < fewest.len() {
+            fewest = told;
+        }
+    }
+    // Settling in, the schema and the clock; open, enter; leave; close, clear, sweep.
+    assert_eq!(fewest, ["execute <unnamed>"; 8]);
+    first.close().await;
 }
 
 /// However many wait, the one that is granted the lock learns of it by one message, and no other stirs.

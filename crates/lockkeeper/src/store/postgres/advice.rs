@@ -19,6 +19,8 @@ use crate::{
     },
 };
 
+use tokio_postgres::Row;
+
 /// The oldest server that is known to do.
 const OLDEST: i64 = 130_000;
 /// A snapshot that is so many transactions old is reported. A lock and its release are two.
@@ -34,7 +36,11 @@ async fn facts(requests: &Connection, statements: &Statements) -> StoreResult<Fa
 /// Refuses a server on which the store cannot work.
 pub(super) async fn refuse(requests: &Connection, statements: &Statements) -> StoreResult<()> {
     let rows = requests.call(&statements.server, &[], Repeat::Always).await?;
-    let Some(row) = rows.first() else { return Ok(()) };
+    rows.first().map_or(Ok(()), refuse_row)
+}
+
+/// The same, by what a row tells of the server.
+pub(super) fn refuse_row(row: &Row) -> StoreResult<()> {
     let (version, encoding): (String, String) = (get(row, "version")?, get(row, "encoding")?);
     let version: i64 = version.parse().unwrap_or(0);
     let what = if version < OLDEST {

@@ -66,9 +66,13 @@ const LIMITS: Limits = Limits {
 /// What the functions rely on, whatever the user's or the database's defaults are. Every statement of
 /// ours finds its rows by an index and is planned once: a plan that was made while a table was small
 /// must not read all of it when it has grown.
-const SETTINGS: &str = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-                        SET lock_timeout = '200ms'; SET plan_cache_mode = force_generic_plan; \
-                        SET enable_seqscan = off; SET jit = off";
+const SETTINGS: [(&str, &str); 5] = [
+    ("default_transaction_isolation", "read committed"),
+    ("lock_timeout", "200ms"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    ("jit", "off"),
+];
 
 /// Gets the notifications of a connection.
 pub(super) type PushHandler = Arc<dyn Fn(&Notification) + Send + Sync>;
@@ -101,8 +105,12 @@ struct Live {
     silence: Mutex<Silence>,
 }
 
-/// What a connection has prepared, by the names of the calls. There are so few that a linear search is quickest.
-type Statements = Vec<(&'static str, Statement)>;
+/// What a connection has sent, by the names of the calls, with the statement once it is prepared. There are so few that
+/// a linear search is quickest.
+///
+/// A call is prepared when it is made for the second time: that takes a round trip more, and a program that takes one
+/// lock in its life makes most calls once.
+type Statements = Vec<(&'static str, Option<Statement>)>;
 
 impl Drop for Live {
     fn drop(&mut self) {
@@ -166,12 +174,13 @@ impl State {
         if (self.config.hosts().len() > 1 || number > 1) && live.is_replica().await {
             return Err(unreachable(format!("{host}:{port} is a replica")));
         }
-        let pooled = match self.config.pooler {
-            Some(pooled) => pooled,
-            None => !live.sees_ports(our_port, port).await.map_err(refused)?,
+        let direct = match self.config.pooler {
+            Some(pooled) => format!("{}", !pooled),
+            // Does the server see us come from our port to this port? If not, a pooler or an address translation
+            // stands in between; the first alone can be the same by chance.
+            None => format!("inet_client_port() = {our_port} AND inet_server_port() = {port}"),
         };
-        if !pooled {
-            live.client.batch_execute(SETTINGS).await.map_err(refused)?;
+        if live.settle(&direct).await.map_err(refused)? {
             live.statements = Some(Mutex::default());
         }
         Ok(live)
@@ -279,6 +288,16 @@ impl Connection {
         self.answered(unanswered, answer, REQUEST)
     }
 
+    /// Prepares a call, for which there is time now and perhaps none later.
+    pub(super) async fn prepare(&self, call: &Call) -> StoreResult<()> {
+        let live = self.live().await?;
+        let Some(statements) = &live.statements else { return Ok(()) };
+        let unanswered = Unanswered::new(self, &live);
+        let made = pin!(live.prepare(statements, call));
+        let answer = crate::clock::timeout(REQUEST, made).await;
+        self.answered(unanswered, answer, REQUEST).map(drop)
+    }
+
     /// Runs several statements as they are.
     pub(super) async fn batch(&self, sql: &str, within: Duration) -> StoreResult<()> {
         let live = self.live().await?;
@@ -382,14 +401,17 @@ impl Live {
         self.statements.is_none()
     }
 
-    /// Does the server see us come from our port to this port? If not, a pooler or an address translation
-    /// stands in between; the first alone can be the same by chance.
-    async fn sees_ports(&self, ours: u16, its: u16) -> Result<bool, tokio_postgres::Error> {
-        let sql = "SELECT inet_client_port(), inet_server_port()";
-        let rows = self.client.query_typed(sql, &[]).await?;
-        let seen =
-            |at, port: u16| rows.first().and_then(|row| row.get(at)) == Some(i32::from(port));
-        Ok(seen(0, ours) && seen(1, its))
+    /// Makes our [`SETTINGS`] if this condition holds, and says whether it does. Behind a pooler other clients would
+    /// get them.
+    async fn settle(&self, condition: &str) -> Result<bool, tokio_postgres::Error> {
+        let set = SETTINGS.map(|(name, value)| format!("set_config('{name}', '{value}', false)"));
+        let set = set.join(" || ");
+        let sql = format!(
+            "SELECT coalesce(direct, false), CASE WHEN direct THEN {set} END \
+               FROM (SELECT {condition} AS direct) AS seen"
+        );
+        let rows = self.client.query_typed(&sql, &[]).await?;
+        Ok(rows.first().is_some_and(|row| row.get(0)))
     }
 
     async fn is_replica(&self) -> bool {
@@ -402,10 +424,13 @@ impl Live {
         call: &Call,
         values: Values<'_>,
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        let Some(statements) = &self.statements else {
-            let typed: Vec<(&(dyn ToSql + Sync), Type)> =
-                values.iter().copied().zip(call.types.iter().cloned()).collect();
-            return Box::pin(self.client.query_typed(&call.sql, &typed)).await;
+        let statements = match &self.statements {
+            Some(statements) if !is_first(&mut statements.lock(), call) => statements,
+            _ => {
+                let typed: Vec<(&(dyn ToSql + Sync), Type)> =
+                    values.iter().copied().zip(call.types.iter().cloned()).collect();
+                return Box::pin(self.client.query_typed(&call.sql, &typed)).await;
+            }
         };
         let (statement, fresh) = self.prepare(statements, call).await?;
         match self.client.query(&statement, values).await {
@@ -425,18 +450,30 @@ impl Live {
         statements: &Mutex<Statements>,
         call: &Call,
     ) -> Result<(Statement, bool), tokio_postgres::Error> {
-        let known = |(name, _): &&(&str, Statement)| *name == call.name;
-        let found = statements.lock().iter().find(known).map(|(_, statement)| statement.clone());
-        if let Some(statement) = found {
+        let prepared = |statements: &Statements| {
+            let mut sent = statements.iter().filter(|(name, _)| *name == call.name);
+            sent.find_map(|(_, statement)| statement.clone())
+        };
+        if let Some(statement) = prepared(&statements.lock()) {
             return Ok((statement, false));
         }
         let made = Box::pin(self.client.prepare_typed(&call.sql, call.types)).await?;
         let mut statements = statements.lock();
         // Another request may have prepared it meanwhile, and one is enough.
-        if let Some((_, first)) = statements.iter().find(known) {
-            return Ok((first.clone(), true));
+        if let Some(first) = prepared(&statements) {
+            return Ok((first, true));
         }
-        statements.push((call.name, made.clone()));
+        statements.retain(|(name, _)| *name != call.name);
+        statements.push((call.name, Some(made.clone())));
         Ok((made, true))
     }
+}
+
+/// Was the call never made over this connection? From now on it was.
+fn is_first(statements: &mut Statements, call: &Call) -> bool {
+    let first = statements.iter().all(|(name, _)| *name != call.name);
+    if first {
+        statements.push((call.name, None));
+    }
+    first
 }

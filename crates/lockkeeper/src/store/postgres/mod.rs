@@ -9,6 +9,7 @@
 //!
 //! | operation | round trips | file |
 //! |---|---|---|
+//! | connect | 2, beside those of the server's handshake; more where the schema has to be made | `connection`, `schema` |
 //! | open, renew | 1 | `session` |
 //! | enter | 1; 2 if the line is new, or was taken to be free and is not | `enter` |
 //! | leave | 1; 2 if the ticket is gone or a transaction has checked its fence | `leave` |
@@ -17,6 +18,8 @@
 //! | list, check, read, write, `set_label` | 1 | `inspect`, `cells` |
 //! | close | 2, and 1 for every 20 lines with tickets of the session | `session`, `sweep` |
 //! | a hand-over to another process | 1 more, after the answer to the release | `notify` |
+//!
+//! A statement that a connection sends for the second time takes one more, because it is prepared then.
 //!
 //! The operations are functions in the database, beside this file as `.sql`, and documented for users
 //! of other languages in `docs/sql.md`. A free lock is taken and released by plain statements that do the
@@ -146,11 +149,16 @@ impl Shared {
         };
         let requests = connection(SILENCE, None);
         let pooled = requests.is_pooled().await?;
-        advice::refuse(&requests, &statements).await?;
         let (schema, create) = (config.schema.clone(), config.create);
-        let id = match schema::ensure(&requests, &statements, &clock, &schema, create).await {
-            Ok(id) => id,
-            Err(e) => return Err(rights::explain(e, &requests, &statements, &schema).await),
+        let (id, now) = match schema::find(&requests, &statements, create).await? {
+            Some((id, now)) => (id, Some(now)),
+            None => {
+                advice::refuse(&requests, &statements).await?;
+                match schema::ensure(&requests, &statements, &clock, &schema, create).await {
+                    Ok(id) => (id, None),
+                    Err(e) => return Err(rights::explain(e, &requests, &statements, &schema).await),
+                }
+            }
         };
         let store = Self {
             id: AtomicU64::new(u64::from_be_bytes(id.0)),
@@ -175,7 +183,11 @@ impl Shared {
             renewed: AtomicU64::new(0),
             sweeping: Arc::default(),
         };
-        store.server_clock.set(reply::scalar(&store.ask(&store.statements.clock, &[]).await?)?);
+        let now = match now {
+            Some(now) => now,
+            None => reply::scalar(&store.ask(&store.statements.clock, &[]).await?)?,
+        };
+        store.server_clock.set(now);
         Ok(store)
     }
 

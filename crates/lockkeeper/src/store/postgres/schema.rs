@@ -1,7 +1,7 @@
 //! The tables and functions in the database: finding them, making them, bringing them up to date.
 
 use super::{
-    KIND,
+    KIND, advice,
     connection::Connection,
     error::{is_blocked, is_missing},
     reply::{self, get, nonsense},
@@ -16,6 +16,7 @@ use crate::{
     },
 };
 use std::time::Duration;
+use tokio_postgres::Row;
 
 /// The number of this layout. It grows with every change of the tables or functions; a test holds the digest
 /// of the statements to it.
@@ -90,6 +91,27 @@ pub(super) fn printed(schema: &str) -> String {
     )
 }
 
+/// Asks in one round trip for all that a server knows on which nothing is to be made: the identity of the data, and
+/// the server's clock. `None` where more has to be asked, made or explained.
+pub(super) async fn find(
+    requests: &Connection,
+    statements: &Statements,
+    create: bool,
+) -> StoreResult<Option<(StoreId, i64)>> {
+    let rows = match requests.call(&statements.start, &[], Repeat::Always).await {
+        Ok(rows) => rows,
+        Err(e) if e.is_transient() => return Err(e),
+        Err(_) => return Ok(None),
+    };
+    let Some(row) = rows.first() else { return Ok(None) };
+    advice::refuse_row(row)?;
+    let made = Made::read(row)?;
+    if !made.will_do(create) {
+        return Ok(None);
+    }
+    Ok(Some((made.store, get(row, "now")?)))
+}
+
 /// Finds the schema, or makes it if `create` allows; returns the identity of its data.
 pub(super) async fn ensure(
     requests: &Connection,
@@ -99,10 +121,7 @@ pub(super) async fn ensure(
     create: bool,
 ) -> StoreResult<StoreId> {
     match known(requests, statements).await? {
-        // Another digest at our layout: the schema was made by an unreleased build, or changed by hand.
-        Some(made) if made.is_current() || made.layout == LAYOUT && !create => {
-            return Ok(made.store);
-        }
+        Some(made) if made.will_do(create) => return Ok(made.store),
         Some(made) if made.layout > LAYOUT => {
             let what = format!("the schema {schema:?} was made by a newer version");
             return Err(layout::refuse_newer(KIND, &what, made.layout, LAYOUT, "schema"));
@@ -175,6 +194,20 @@ impl Made {
     fn is_current(&self) -> bool {
         self.layout == LAYOUT && self.digest == digest()
     }
+
+    /// Is nothing to be made? Another digest at our layout: the schema was made by an unreleased build, or changed by
+    /// hand.
+    fn will_do(&self, create: bool) -> bool {
+        self.is_current() || self.layout == LAYOUT && !create
+    }
+
+    fn read(row: &Row) -> StoreResult<Self> {
+        Ok(Self {
+            layout: get(row, "layout")?,
+            store: reply::store_id(get(row, "store")?)?,
+            digest: get::<Option<String>>(row, "digest")?.unwrap_or_default(),
+        })
+    }
 }
 
 async fn known(requests: &Connection, statements: &Statements) -> StoreResult<Option<Made>> {
@@ -183,12 +216,7 @@ async fn known(requests: &Connection, statements: &Statements) -> StoreResult<Op
         Err(e) if is_missing(&e) => return Ok(None),
         Err(e) => return Err(e),
     };
-    let Some(row) = rows.first() else { return Ok(None) };
-    Ok(Some(Made {
-        layout: get(row, "layout")?,
-        store: reply::store_id(get(row, "store")?)?,
-        digest: get::<Option<String>>(row, "digest")?.unwrap_or_default(),
-    }))
+    rows.first().map(Made::read).transpose()
 }
 
 #[cfg(test)]

@@ -41,10 +41,13 @@ fn compact(sql: &str, schema: &str) -> String {
 }
 
 statements! {
-    open: "SELECT * FROM lockkeeper.lk_open($1, $2, $3, $4, $5, $6, $7)",
+    // Neither needs to be on disk when it answers: the first grant puts the session's opening there with its own commit, and
+    // a close that a crash of the server forgets is a session that expires.
+    open: "SELECT o.* FROM set_config('synchronous_commit', 'off', true), \
+                  lockkeeper.lk_open($1, $2, $3, $4, $5, $6, $7) o",
         [BYTEA, INT8, INT8, TEXT, TEXT, INT8, TEXT];
     renew: "SELECT * FROM lockkeeper.lk_renew($1, $2)", [BYTEA, TEXT_ARRAY];
-    close: "SELECT lockkeeper.lk_close($1)", [BYTEA];
+    close: "SELECT lockkeeper.lk_close($1) FROM set_config('synchronous_commit', 'off', true)", [BYTEA];
     clear: "SELECT * FROM lockkeeper.lk_clear($1, $2, $3)", [BYTEA, TEXT_ARRAY, INT4];
     sweep: "SELECT * FROM lockkeeper.lk_sweep($1, $2)", [INT8, INT4];
     enter_first: include_str!("enter_first.sql"),
@@ -84,5 +87,10 @@ statements! {
     server: "SELECT current_setting('server_version_num') AS version, \
              current_setting('server_encoding') AS encoding", [];
     rights: include_str!("rights.sql"), [TEXT];
+    // All that is asked of a server on which nothing is to be made.
+    start: "SELECT current_setting('server_version_num') AS version, \
+                   current_setting('server_encoding') AS encoding, \
+                   lockkeeper.lk_micros(clock_timestamp()) AS now, \
+                   layout, store, to_jsonb(m) ->> 'digest' AS digest FROM lockkeeper.lk_meta m", [];
     meta: "SELECT layout, store, to_jsonb(m) ->> 'digest' AS digest FROM lockkeeper.lk_meta m", [];
 }

@@ -32,8 +32,9 @@ const RENEWALS: u64 = 16;
 /// A close sweeps, too, and waits for the sweep so long at most.
 const AT_CLOSE: Duration = Duration::from_millis(250);
 
-/// Preparing a release begins so long after an enter: a program that only tries a lock has ended by then.
-const WARM_AFTER: Duration = Duration::from_millis(3);
+/// Preparing a release begins so long after an enter: a program that only tries a lock, or runs a command of a
+/// moment under it, has ended by then.
+const WARM_AFTER: Duration = Duration::from_millis(20);
 
 /// How many lines one call clears: it takes an advisory lock or two for each, and servers have room for few.
 const CLEAR: usize = 20;
@@ -111,6 +112,9 @@ impl Shared {
     async fn warm(&self) -> StoreResult<()> {
         let (nothing, no_texts): (&[u8], [&str; 0]) = (&[], []);
         let Self { requests, statements, .. } = self;
+        for call in [&statements.leave_first, &statements.leave, &statements.notify] {
+            requests.prepare(call).await?;
+        }
         requests.once(&statements.leave_first, &[&"", &nothing, &nothing]).await?;
         requests.once(&statements.leave, &[&"", &nothing, &nothing, &0_i64, &0_i64]).await?;
         requests.once(&statements.notify, &[&&no_texts[..], &&no_texts[..]]).await?;
