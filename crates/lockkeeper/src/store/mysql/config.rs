@@ -12,6 +12,10 @@ use std::time::Duration;
 const OPTIONS: &[&str] =
     &["prefix", "create", "password_file", "tls", "tls_ca", "tls_cert", "tls_key"];
 const PORT: u16 = 3306;
+/// The longest packet that we send or take; what is longer than the server's own limit is refused by it.
+const PACKET_MAX: usize = 64 << 20;
+/// For how many seconds an idle connection stays, as [`GREETING`] says.
+const WAIT_TIMEOUT: usize = 86_400;
 /// Ends a connection whose other end has gone without a word.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// With this the longest name of a table or procedure still fits.
@@ -58,6 +62,9 @@ impl Config {
             .ssl_opts(tls)
             // More than there are, so that the driver closes no statement of ours.
             .stmt_cache_size(256)
+            // Otherwise the driver asks for both whenever it connects.
+            .max_allowed_packet(Some(PACKET_MAX))
+            .wait_timeout(Some(WAIT_TIMEOUT))
             .setup(GREETING.to_vec());
         Ok(Self { opts: opts.into(), prefix, create })
     }

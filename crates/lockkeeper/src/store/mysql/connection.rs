@@ -16,7 +16,10 @@ use crate::{
     },
     sync::Mutex,
 };
-use mysql_async::{Conn, Opts, OptsBuilder, Params, Row, Value, prelude::Queryable};
+use mysql_async::{
+    Conn, Opts, OptsBuilder, Params, QueryResult, Row, Value,
+    prelude::{Protocol, Queryable},
+};
 use std::{
     io,
     net::{IpAddr, SocketAddr},
@@ -84,16 +87,23 @@ struct Connection {
 
 impl Connection {
     async fn run(&mut self, sql: &str, params: Vec<Value>) -> mysql_async::Result<Answer> {
-        let params = if params.is_empty() { Params::Empty } else { Params::Positional(params) };
-        let mut result = self.driver.exec_iter(sql, params).await?;
-        let updated =
-            Updated { number: result.last_insert_id(), changed: result.affected_rows() > 0 };
-        let mut rows = Vec::new();
-        while !result.is_empty() {
-            rows.extend(Box::pin(result.collect::<Row>()).await?);
+        // What has no parameters is asked once, when we connect: to prepare it would be another round trip.
+        if params.is_empty() {
+            return answer(self.driver.query_iter(sql).await?).await;
         }
-        Ok(Answer { rows, updated })
+        answer(self.driver.exec_iter(sql, Params::Positional(params)).await?).await
     }
+}
+
+async fn answer<P: Protocol>(
+    mut result: QueryResult<'_, 'static, P>,
+) -> mysql_async::Result<Answer> {
+    let updated = Updated { number: result.last_insert_id(), changed: result.affected_rows() > 0 };
+    let mut rows = Vec::new();
+    while !result.is_empty() {
+        rows.extend(Box::pin(result.collect::<Row>()).await?);
+    }
+    Ok(Answer { rows, updated })
 }
 
 /// The server's answer to a statement.
