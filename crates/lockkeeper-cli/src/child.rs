@@ -3,7 +3,9 @@
 //! Its leader is not reaped before all is over. As long as it is a zombie its number cannot
 //! be given to somebody else, so a signal to the group never hits a stranger.
 
-use crate::{orphans, procfs, shim, supervisor::Supervisor};
+use crate::{
+    exit_code, failure::Failure, orphans, procfs, shim, supervisor::Supervisor, terminal::Terminal,
+};
 use lockkeeper::store::clock::{Clock, Moment};
 use nix::{
     errno::Errno,
@@ -52,29 +54,26 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    /// Starts the command, and beside it the supervisor that ends its group within `kill_after` if
-    /// we are killed. A variable without a value is none for the command, also if we have inherited
-    /// one. Must be called on the main thread: the command dies with the *thread* that started it.
+    /// Starts the command, and before it the supervisor that ends its group within `kill_after` if
+    /// we are killed. The command's group gets the terminal, if there is one. A variable without a value is
+    /// none for the command, also if we have inherited one. Must be called on the main thread: the command
+    /// dies with the *thread* that started it.
     pub(crate) fn start(
         command: &[OsString],
         environment: Vec<(&'static str, Option<String>)>,
-        front: bool,
+        terminal: Option<&Terminal>,
         kill_after: Duration,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, Failure> {
         // Before the start, so that no change is missed.
-        let changes = unix::signal(SignalKind::child())?;
-        let supervisor = Supervisor::start(kill_after)?;
-        let mut start = shim::start(command, front);
-        for (name, value) in environment {
-            match value {
-                Some(value) => start.env(name, value),
-                None => start.env_remove(name),
-            };
-        }
-        let process = start.spawn()?;
+        let changes = unix::signal(SignalKind::child()).map_err(cannot_start)?;
+        let terminal = terminal.map(Terminal::share).transpose().map_err(cannot_start)?;
+        let mut supervisor = Supervisor::start(kill_after).map_err(cannot_start)?;
+        let orders = supervisor.orders().map_err(cannot_start)?;
+        let process = shim::start(command, environment, terminal, orders);
+        let process = process.inspect_err(|_| supervisor.dismiss())?;
         orphans::keep(process.id());
-        let group = Pid::from_raw(i32::try_from(process.id()).map_err(io::Error::other)?);
-        supervisor.watch(group);
+        let group = i32::try_from(process.id()).map_err(Failure::bug)?;
+        let group = Pid::from_raw(group);
         Ok(Self { process, group, changes, supervisor, supervised: true, reaped: false })
     }
 
@@ -189,6 +188,11 @@ impl Child {
         orphans::let_go(self.process.id());
         ended
     }
+}
+
+fn cannot_start(error: io::Error) -> Failure {
+    let error = anyhow::Error::from(error).context("cannot start a process");
+    Failure::new(exit_code::CANNOT_EXECUTE, error)
 }
 
 impl Drop for Child {

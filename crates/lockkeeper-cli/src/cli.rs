@@ -2,7 +2,7 @@
 
 use crate::{
     acquire, arguments, bench, complete, doctor, duration, exit_code, failure::Failure, ls, man,
-    migrate, output, release, renew, run, secrets, show, store, watch,
+    migrate, output, release, renew, run, run_alone, secrets, show, store, watch,
 };
 use clap::{
     ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint,
@@ -388,8 +388,8 @@ pub(crate) fn mode(
 /// The command line, or the code to end with: help and version are no errors.
 pub(crate) fn parse() -> Result<Cli, u8> {
     let words = arguments::words();
-    let parsed = Cli::try_parse_from(words);
-    let parsed = if is_name_forgotten(words) {
+    let parsed = run_alone::parse(words).map_or_else(|| Cli::try_parse_from(words), Ok);
+    let parsed = if may_lack_a_name(&parsed, words) && is_name_forgotten(words) {
         Err(Cli::command().error(ErrorKind::MissingRequiredArgument, NAME_FIRST))
     } else {
         parsed
@@ -413,6 +413,15 @@ pub(crate) fn parse() -> Result<Cli, u8> {
             0
         }
     })
+}
+
+/// Is the lock's name what stands behind `--`? To find out whether it was forgotten takes another parsing.
+fn may_lack_a_name(parsed: &Result<Cli, clap::Error>, words: &[OsString]) -> bool {
+    let behind = words.iter().skip_while(|word| *word != "--").nth(1);
+    match parsed.as_ref().map(|cli| &cli.verb) {
+        Ok(Verb::Run(run)) => behind.is_some_and(|first| first == run.name.as_str()),
+        _ => true,
+    }
 }
 
 /// Was JSON asked for on a command line that makes no sense?

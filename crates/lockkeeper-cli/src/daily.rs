@@ -1,8 +1,9 @@
 //! `run` warns once per store and day of what lets two hold one lock; `doctor` tells the rest.
 //!
 //! A file in the state folder is touched when a store has been looked at. While it is younger than a day the
-//! store is not asked. Otherwise the questions are sent when the command has been started, so that neither the
-//! grant nor the command waits for the answers; and if the command ends first, the next run asks.
+//! store is not asked. Otherwise the questions are sent when the command has run for a moment, so that neither the
+//! grant nor the command waits for the answers, and a short run does not pay for a second connection; if the command
+//! ends first, the next run asks.
 
 use crate::{event::Voice, output::printable, store};
 use lockkeeper::{Advice, Keeper, Severity, Store as _};
@@ -16,10 +17,12 @@ use std::{
 };
 use tokio::{
     task::{JoinHandle, spawn_blocking},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
+/// For how long the command runs before the store is asked.
+const SETTLED: Duration = Duration::from_millis(100);
 /// For how long the store may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
@@ -46,6 +49,7 @@ pub(crate) fn look(keeper: &Keeper, url: &str, voice: Voice) -> Look {
     Look(Some(tokio::spawn(async move {
         // On threads of their own: a file system that hangs must not hold up a renewal.
         let first = stamp.clone();
+        sleep(SETTLED).await;
         if spawn_blocking(move || is_fresh(&first)).await.unwrap_or(true) {
             return;
         }

@@ -3,7 +3,7 @@
 //! [`cli`] has every flag, [`run`] the main verb, [`exit_code`] what the codes mean.
 //!
 //! The command is for Linux. A port to macOS needs another way to do what these do: the parent-death signal
-//! and `/proc/self/exe` in [`shim`], [`procfs`], `/proc/self/status` in [`signals`], `signalfd` in
+//! in `lockkeeper_spawn`, `/proc/self/exe` in [`shim`], [`procfs`], `/proc/self/status` in [`signals`], `signalfd` in
 //! [`suspend`], and the process's name in [`supervisor`]. All the rest is Unix.
 
 #[cfg(not(target_os = "linux"))]
@@ -48,6 +48,7 @@ mod procfs;
 mod release;
 mod renew;
 mod run;
+mod run_alone;
 mod secrets;
 mod serve;
 mod sharing;

@@ -425,9 +425,17 @@ impl Job<'_> {
         let terminal = Terminal::open();
         let front = terminal.as_ref().is_some_and(Terminal::is_for_the_command);
         let kill_after = self.kill_after(&guard);
-        let started = Child::start(&self.args.argv(), self.environment(&guard), front, kill_after);
+        let shown = terminal.as_ref().filter(|_| front);
+        let environment = self.environment(&guard);
+        let child = match Child::start(&self.args.argv(), environment, shown, kill_after) {
+            Ok(child) => child,
+            Err(failure) => {
+                self.give_back(guard).await;
+                return Err(failure);
+            }
+        };
         let mut hold = Hold {
-            child: started.map_err(cannot_start)?,
+            child,
             guard: &guard,
             signals: &mut ears.signals,
             suspend: &mut ears.suspend,
@@ -511,35 +519,36 @@ impl Job<'_> {
         kill_after: Duration,
         without: bool,
     ) -> bool {
-        let name = self.args.name.clone();
-        let released = timeout(RELEASE_MAX, guard.release()).await;
-        let trouble = match released {
-            Ok(Ok(())) => {
-                self.voice.tell(&Event::Released { name: name.as_str() }, None);
-                return true;
-            }
-            Ok(Err(Error::Lost { .. })) if without => return true,
-            Ok(Err(Error::Lost { why, .. })) => {
+        match self.give_back(guard).await {
+            Some(why) if !without => {
                 let ends = self.args.on_lost == OnLost::Term;
-                tell_lost(self.voice, &name, why, None, Fate::Over);
+                tell_lost(self.voice, &self.args.name, why, None, Fate::Over);
                 if ends {
                     // The command is gone, but it may have left others behind.
                     child.end(kill_after).await;
                 }
-                return !ends;
+                !ends
             }
+            _ => true,
+        }
+    }
+
+    /// Releases, and says how the lock was lost if it was.
+    async fn give_back(&self, guard: Guard) -> Option<Loss> {
+        let name = self.args.name.as_str();
+        let trouble = match timeout(RELEASE_MAX, guard.release()).await {
+            Ok(Ok(())) => {
+                self.voice.tell(&Event::Released { name }, None);
+                return None;
+            }
+            Ok(Err(Error::Lost { why, .. })) => return Some(why),
             Ok(Err(e)) => output::printable(&failure::chain(&e.into())),
             Err(_) => format!("no answer within {RELEASE_MAX:?}"),
         };
-        let name = output::printable(name.as_str());
+        let name = output::printable(name);
         self.voice.warn(&format!(
             "`{name}` could not be released and stays closed until it expires: {trouble}"
         ));
-        true
+        None
     }
-}
-
-fn cannot_start(error: io::Error) -> Failure {
-    let error = anyhow::Error::from(error).context("cannot start a process");
-    Failure::new(exit_code::CANNOT_EXECUTE, error)
 }

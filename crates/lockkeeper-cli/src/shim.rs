@@ -1,32 +1,24 @@
-//! What runs between our fork and the command: lockkeeper itself, for the blink of an eye.
+//! What lockkeeper starts: the command, and itself in other roles.
 //!
 //! The command must die with lockkeeper, also when lockkeeper is killed and can do nothing more.
 //! The kernel offers that to a process about itself (the parent-death signal), to be asked for
-//! between fork and exec, where only unsafe code could run. So lockkeeper starts itself, asks for
-//! it in safe code, and becomes the command by exec, which keeps the wish. That costs about a
-//! millisecond. (The kernel drops the wish when the command is a set-user-id program.)
+//! between fork and exec, where only unsafe code could run: `lockkeeper_spawn` has it. (The kernel drops the wish
+//! when the command is a set-user-id program.)
 //!
-//! The [supervisor](crate::supervisor) is lockkeeper itself, too, and stays for as long as the
-//! command runs.
+//! The [supervisor](crate::supervisor) is lockkeeper itself, and stays for as long as the command runs.
 
 use crate::{exit_code, failure::Failure, output, stderr, supervisor, suspend, terminal};
-use nix::{
-    sys::{
-        prctl::set_pdeathsig,
-        signal::{Signal, raise},
-    },
-    unistd::{Pid, getpgrp, getppid},
-};
+use lockkeeper_spawn::Start;
+use nix::sys::signal::{Signal, raise};
 use std::{
     ffi::{OsStr, OsString},
     io,
-    os::unix::process::CommandExt as _,
-    process::{Command, ExitCode},
+    os::{fd::OwnedFd, unix::process::CommandExt as _},
+    process::{Child, Command, ExitCode},
     str::FromStr,
     time::Duration,
 };
 
-const CHILD: &str = "__child";
 const SUPERVISOR: &str = "__supervisor";
 const DIE: &str = "__die";
 pub(crate) const ARGUMENTS: &str = "__arguments";
@@ -38,13 +30,20 @@ fn ourselves() -> Command {
     command
 }
 
-/// What starts the command in a process group of its own; `front` if that shall have the terminal.
-pub(crate) fn start(command: &[OsString], front: bool) -> Command {
-    let mut start = ourselves();
-    start.arg(CHILD).arg(Pid::this().to_string()).arg(if front { "front" } else { "back" });
-    start.arg(if stderr::speaks_json() { "json" } else { "words" });
-    start.args(command).process_group(0);
-    start
+/// Starts the command in a process group of its own, which gets this terminal. The supervisor reads its number from
+/// `orders` before the command has done anything. Must be called on the main thread: the command dies with the *thread*
+/// that started it.
+pub(crate) fn start(
+    command: &[OsString],
+    environment: Vec<(&'static str, Option<String>)>,
+    terminal: Option<OwnedFd>,
+    orders: OwnedFd,
+) -> Result<Child, Failure> {
+    let (mut start, program) = command_of(command, environment)?;
+    start.process_group(0);
+    let unblock = suspend::mask() | terminal::touching();
+    let steps = Start { terminal, announce: Some((orders, supervisor::WATCH)), unblock };
+    lockkeeper_spawn::spawn(start, steps).map_err(|e| cannot_run(program, &e))
 }
 
 /// What starts the [supervisor](crate::supervisor), in a process group of its own and in no folder
@@ -70,10 +69,9 @@ pub(crate) fn start_again(words: &[OsString]) -> io::Error {
     ourselves().arg0(name.map_or(OsStr::new("lockkeeper"), OsString::as_os_str)).args(rest).exec()
 }
 
-/// Does what we were started for, if it was one of the three above.
+/// Does what we were started for, if it was one of the two above.
 pub(crate) fn work(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     match arguments.nth(1)?.to_str()? {
-        CHILD => Some(become_command(arguments)),
         SUPERVISOR => Some(supervise(arguments)),
         DIE => Some(die(arguments)),
         _ => None,
@@ -89,36 +87,30 @@ fn number<T: FromStr>(argument: Option<OsString>) -> Option<T> {
     argument?.to_str()?.parse().ok()
 }
 
-fn become_command(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let parent = number(arguments.next()).map(Pid::from_raw);
-    let front = arguments.next().is_some_and(|word| word == "front");
-    if arguments.next().is_some_and(|word| word == "json") {
-        stderr::speak_json();
-    }
-    let Some(command) = arguments.next() else { return ExitCode::from(exit_code::USAGE) };
-    if let Err(e) = set_pdeathsig(Signal::SIGKILL) {
-        return cannot_run(&command, &io::Error::from(e)).into();
-    }
-    // If the parent has died before it could be tied to us, nobody watches the lock.
-    if parent != Some(getppid()) {
-        return ExitCode::from(exit_code::of_signal(Signal::SIGKILL as i32));
-    }
-    if front && let Some(terminal) = terminal::Terminal::open() {
-        terminal.give(getpgrp());
-    }
-    terminal::sleep_again();
-    suspend::let_through();
-    let error = Command::new(&command).args(arguments).exec();
-    cannot_run(&command, &error).into()
-}
-
 /// Becomes the command, which stays in our process group. Returns, with the code to end with, only if that
 /// fails.
 pub(crate) fn become_command_of(
     command: &[OsString],
     environment: Vec<(&'static str, Option<String>)>,
 ) -> u8 {
-    let Some((program, arguments)) = command.split_first() else { return exit_code::USAGE };
+    let failure = match command_of(command, environment) {
+        Ok((mut start, program)) => {
+            suspend::let_through();
+            cannot_run(program, &start.exec())
+        }
+        Err(failure) => failure,
+    };
+    failure.report(stderr::speaks_json())
+}
+
+/// The command and its program. A variable without a value is none for the command, also if we have inherited one.
+fn command_of<'c>(
+    command: &'c [OsString],
+    environment: Vec<(&'static str, Option<String>)>,
+) -> Result<(Command, &'c OsStr), Failure> {
+    let Some((program, arguments)) = command.split_first() else {
+        return Err(Failure::usage("there is no command".to_owned()));
+    };
     let mut start = Command::new(program);
     start.args(arguments);
     for (name, value) in environment {
@@ -127,17 +119,16 @@ pub(crate) fn become_command_of(
             None => start.env_remove(name),
         };
     }
-    suspend::let_through();
-    cannot_run(program, &start.exec())
+    Ok((start, program))
 }
 
-fn cannot_run(command: &OsStr, error: &io::Error) -> u8 {
+fn cannot_run(command: &OsStr, error: &io::Error) -> Failure {
     let name = output::printable(&command.to_string_lossy());
     let (code, why) = match error.kind() {
         io::ErrorKind::NotFound => (exit_code::NOT_FOUND, "not found".to_owned()),
         _ => (exit_code::CANNOT_EXECUTE, error.to_string()),
     };
-    Failure::new(code, anyhow::anyhow!("cannot run `{name}`: {why}")).report(stderr::speaks_json())
+    Failure::new(code, anyhow::anyhow!("cannot run `{name}`: {why}"))
 }
 
 fn die(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {

@@ -1,6 +1,6 @@
 //! The supervisor: a small process that ends the command's process group when lockkeeper is killed.
 //!
-//! The kernel kills the command with lockkeeper (see [`shim`]), but not the processes that the
+//! The kernel kills the command with lockkeeper (see [`shim::start`]), but not the processes that the
 //! command has started. The supervisor reads a pipe whose only writer is lockkeeper, so it sees the
 //! end of the pipe when lockkeeper is gone, however it died. It then ends the group as lockkeeper
 //! does: SIGTERM, and SIGKILL after kill-after. The lock outlives lockkeeper by its TTL and the
@@ -20,10 +20,17 @@ use nix::{
 };
 use std::{
     io::{self, BufRead, PipeWriter, Write as _},
+    os::fd::OwnedFd,
     process::{self, ExitCode, Stdio},
     thread,
     time::Duration,
 };
+
+/// What stands before the number of the group to end, on a line of its own.
+pub(crate) const WATCH: &str = "watch ";
+
+/// What stands before the milliseconds within which lockkeeper is ending the group itself.
+const GRACE: &str = "grace ";
 
 /// From one look at the group to the next.
 const LOOK: Duration = Duration::from_millis(20);
@@ -48,15 +55,15 @@ impl Supervisor {
         Ok(Self { process, orders })
     }
 
-    /// Names the group to end.
-    pub(crate) fn watch(&self, group: Pid) {
-        self.order(&format!("watch {group}"));
+    /// Where the command writes [`WATCH`] and the number of its group, which is the group to end.
+    pub(crate) fn orders(&self) -> io::Result<OwnedFd> {
+        Ok(self.orders.try_clone()?.into())
     }
 
     /// Says that lockkeeper is ending the group itself, within this time. If lockkeeper is killed
     /// meanwhile, the group gets no more time than that.
     pub(crate) fn ends_within(&self, grace: Duration) {
-        self.order(&format!("grace {}", grace.as_millis()));
+        self.order(&format!("{GRACE}{}", grace.as_millis()));
     }
 
     /// Has the process ended before it was to?
@@ -105,14 +112,12 @@ impl Orders {
         let mut orders = Self { group: None, until: Moment::NEVER };
         for line in pipe.lines() {
             let Ok(line) = line else { break };
-            match line.split_once(' ') {
-                Some(("watch", group)) => orders.group = group.parse().ok().map(Pid::from_raw),
-                Some(("grace", ms)) => {
-                    let grace = Duration::from_millis(ms.parse().unwrap_or(0));
-                    // A later word gives no more time: an outer lockkeeper counts from the first.
-                    orders.until = orders.until.min(Clock::system().now() + grace);
-                }
-                _ => {}
+            if let Some(group) = line.strip_prefix(WATCH) {
+                orders.group = group.parse().ok().map(Pid::from_raw);
+            } else if let Some(ms) = line.strip_prefix(GRACE) {
+                let grace = Duration::from_millis(ms.parse().unwrap_or(0));
+                // A later word gives no more time: an outer lockkeeper counts from the first.
+                orders.until = orders.until.min(Clock::system().now() + grace);
             }
         }
         orders

@@ -82,13 +82,14 @@ impl Suspend {
     }
 }
 
-fn mask() -> SigSet {
+/// What is [held back](Suspend::hold_back). The command must not inherit that.
+pub(crate) fn mask() -> SigSet {
     let mut mask = SigSet::empty();
     mask.add(Signal::SIGTSTP);
     mask
 }
 
-/// Lets SIGTSTP through again, in a process that has inherited its block.
+/// Lets SIGTSTP through again.
 pub(crate) fn let_through() {
     let _ = mask().thread_unblock();
 }

@@ -23,7 +23,10 @@ use nix::{
 use std::{
     fs::{File, OpenOptions},
     io::{self, IsTerminal as _},
-    os::{fd::AsFd, unix::fs::FileTypeExt as _},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::FileTypeExt as _,
+    },
 };
 
 /// The terminal that controls our session.
@@ -37,6 +40,11 @@ impl Terminal {
     pub(crate) fn open() -> Option<Self> {
         let tty = OpenOptions::new().read(true).write(true).open("/dev/tty").ok()?;
         Some(Self { tty })
+    }
+
+    /// The terminal, for a process that is about to be started.
+    pub(crate) fn share(&self) -> io::Result<OwnedFd> {
+        self.tty.as_fd().try_clone_to_owned()
     }
 
     /// The group that has the terminal now.
@@ -85,19 +93,14 @@ pub(crate) fn pass_on(signal: i32) {
 }
 
 /// Keeps this process from being stopped for what it does with the terminal from the background:
-/// taking it back, or, where `stty tostop` is set, a message on stderr. What is started afterwards
-/// inherits this, and undoes it by [`sleep_again`].
+/// taking it back, or, where `stty tostop` is set, a message on stderr.
 pub(crate) fn stay_awake() {
     // Fails only for signals that do not exist.
     let _ = touching().thread_block();
 }
 
-/// Undoes [`stay_awake`].
-pub(crate) fn sleep_again() {
-    let _ = touching().thread_unblock();
-}
-
-fn touching() -> SigSet {
+/// What [`stay_awake`] holds back. The command must not inherit that.
+pub(crate) fn touching() -> SigSet {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTTOU);
     signals
