@@ -6,6 +6,7 @@ pub(crate) mod held;
 pub(crate) mod idle;
 mod line;
 mod pairs;
+mod run;
 mod stalls;
 
 use crate::{args::Plan, report::Report, source::Source};
@@ -95,6 +96,8 @@ pub(crate) const ALL: &[Bench] = &[
         "many locks in one hand: time, renewals, memory"),
     bench("hammer", None, &[Own(hammer::run)],
         "many processes on one file"),
+    bench("run", None, &[Own(run::run)],
+        "the whole of lockkeeper run x -- true on each store, beside flock and sh"),
     bench("redis-pairs", REDIS, &[Uncontended(pairs::REDIS)],
         "lock and release on Redis, beside bare scripts and a plain key"),
     bench("redis-tasks", REDIS, &[Uncontended(pairs::REDIS_TASKS)],
