@@ -4,7 +4,11 @@
 //! be given to somebody else, so a signal to the group never hits a stranger.
 
 use crate::{
-    exit_code, failure::Failure, orphans, procfs, shim, supervisor::Supervisor, terminal::Terminal,
+    exit_code,
+    failure::Failure,
+    orphans, procfs, shim,
+    supervisor::{Dismissed, Supervisor},
+    terminal::Terminal,
 };
 use lockkeeper::store::clock::{Clock, Moment};
 use nix::{
@@ -50,31 +54,37 @@ pub(crate) struct Child {
     changes: unix::Signal,
     supervisor: Supervisor,
     supervised: bool,
-    reaped: bool,
+    unreaped: Unreaped,
 }
 
 impl Child {
-    /// Starts the command, and before it the supervisor that ends its group within `kill_after` if
-    /// we are killed. The command's group gets the terminal, if there is one. A variable without a value is
+    /// Starts the command, with a supervisor that ends its group within `kill_after` if we are killed. The command's group gets the terminal, if there is one. A variable without a value is
     /// none for the command, also if we have inherited one. Must be called on the main thread: the command
     /// dies with the *thread* that started it.
     pub(crate) fn start(
         command: &[OsString],
         environment: Vec<(&'static str, Option<String>)>,
         terminal: Option<&Terminal>,
+        supervisor: Supervisor,
         kill_after: Duration,
     ) -> Result<Self, Failure> {
         // Before the start, so that no change is missed.
         let changes = unix::signal(SignalKind::child()).map_err(cannot_start)?;
         let terminal = terminal.map(Terminal::share).transpose().map_err(cannot_start)?;
-        let mut supervisor = Supervisor::start(kill_after).map_err(cannot_start)?;
         let orders = supervisor.orders().map_err(cannot_start)?;
-        let process = shim::start(command, environment, terminal, orders);
-        let process = process.inspect_err(|_| supervisor.dismiss())?;
+        supervisor.gives(kill_after);
+        let process = match shim::start(command, environment, terminal, orders) {
+            Ok(process) => process,
+            Err(failure) => {
+                drop(supervisor.dismiss());
+                return Err(failure);
+            }
+        };
         orphans::keep(process.id());
         let group = i32::try_from(process.id()).map_err(Failure::bug)?;
         let group = Pid::from_raw(group);
-        Ok(Self { process, group, changes, supervisor, supervised: true, reaped: false })
+        let unreaped = Unreaped(Some(group));
+        Ok(Self { process, group, changes, supervisor, supervised: true, unreaped })
     }
 
     /// The command's process group.
@@ -180,25 +190,37 @@ impl Child {
         tokio::select! { () = gone => {} () = clock.sleep_until(until) => {} }
     }
 
-    /// Takes the command out of the table of processes. After this its group is nobody's.
-    pub(crate) fn reap(mut self) -> io::Result<ExitStatus> {
-        self.reaped = true;
-        self.supervisor.dismiss();
-        let ended = self.process.wait();
-        orphans::let_go(self.process.id());
-        ended
+    /// Takes the command out of the table of processes. After this its group belongs to no process of ours.
+    pub(crate) fn reap(self) -> io::Result<(ExitStatus, Dismissed)> {
+        let Self { mut process, supervisor, unreaped, .. } = self;
+        unreaped.disarm();
+        let dismissed = supervisor.dismiss();
+        let ended = process.wait();
+        orphans::let_go(process.id());
+        Ok((ended?, dismissed))
     }
 }
 
-fn cannot_start(error: io::Error) -> Failure {
+/// No process can be started.
+pub(crate) fn cannot_start(error: io::Error) -> Failure {
     let error = anyhow::Error::from(error).context("cannot start a process");
     Failure::new(exit_code::CANNOT_EXECUTE, error)
 }
 
-impl Drop for Child {
+/// Kills the group when it is dropped.
+#[derive(Debug)]
+struct Unreaped(Option<Pid>);
+
+impl Unreaped {
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unreaped {
     fn drop(&mut self) {
-        if !self.reaped {
-            self.signal(Signal::SIGKILL);
+        if let Some(group) = self.0 {
+            let _ = killpg(group, Signal::SIGKILL);
         }
     }
 }

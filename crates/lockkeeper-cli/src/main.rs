@@ -139,6 +139,9 @@ fn set_up(cli: &Cli) {
     if common.json {
         stderr::speak_json();
     }
+    if level == LevelFilter::OFF {
+        return;
+    }
     let subscriber = tracing_subscriber::fmt().with_max_level(level);
     let subscriber = subscriber.with_ansi(output::has_colors()).with_target(false);
     subscriber.log_internal_errors(false).with_writer(|| stderr::Log).init();

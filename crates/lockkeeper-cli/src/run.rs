@@ -1,7 +1,7 @@
 //! `lockkeeper run`: take the lock, run the command, release.
 
 use crate::{
-    child::Child,
+    child::{Child, cannot_start},
     cli::{Common, OnLost, Run},
     daily, duration,
     event::{self, Event, Manner, Voice},
@@ -15,6 +15,7 @@ use crate::{
     shim,
     signals::Signals,
     stderr, store,
+    supervisor::{Dismissed, Supervisor},
     suspend::Suspend,
     terminal::{self, Terminal},
     waiting::Waiting,
@@ -30,10 +31,16 @@ use std::{
     os::unix::process::ExitStatusExt as _,
     path::Path,
     process::{ExitCode, ExitStatus},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
-use tokio::time::timeout;
+use tokio::{
+    task::{JoinHandle, spawn_blocking},
+    time::timeout,
+};
 
 pub(crate) const HELP: &str = "\
 Examples:
@@ -176,6 +183,10 @@ struct Job<'a> {
     began: Instant,
     /// The lock was held: the time that `-w` gives does not count any more.
     held: AtomicBool,
+    /// The supervisor of the first command. It is started while the store is asked, so that no grant waits for it.
+    supervisor: Mutex<Option<JoinHandle<io::Result<Supervisor>>>>,
+    /// Those of commands that have ended.
+    dismissed: Mutex<Vec<Dismissed>>,
 }
 
 /// Takes the lock, runs the command, releases.
@@ -188,7 +199,11 @@ pub(crate) async fn run(args: &Run, common: &Common) -> Result<End, Failure> {
     let url = store::url(said)?;
     let (lock_delay, live, began) = (args.lock_delay(&url)?, common.verbose == 0, Instant::now());
     let held = AtomicBool::new(false);
-    let job = Job { args, said, url, mode, lock_delay, voice, live, began, held };
+    // A run that may become its command must have no child.
+    let supervisor = Mutex::new((!args.reentrant).then(|| spawn_blocking(Supervisor::start)));
+    let dismissed = Mutex::default();
+    let job =
+        Job { args, said, url, mode, lock_delay, voice, live, began, held, supervisor, dismissed };
     // A store that is only just starting is waited for, as a lock is.
     let patience =
         if args.is_impatient() { Duration::ZERO } else { args.wait.unwrap_or(CONNECT_MAX) };
@@ -427,7 +442,13 @@ impl Job<'_> {
         let kill_after = self.kill_after(&guard);
         let shown = terminal.as_ref().filter(|_| front);
         let environment = self.environment(&guard);
-        let child = match Child::start(&self.args.argv(), environment, shown, kill_after) {
+        let started = match self.supervisor().await {
+            Ok(supervisor) => {
+                Child::start(&self.args.argv(), environment, shown, supervisor, kill_after)
+            }
+            Err(e) => Err(cannot_start(e)),
+        };
+        let child = match started {
             Ok(child) => child,
             Err(failure) => {
                 self.give_back(guard).await;
@@ -459,7 +480,8 @@ impl Job<'_> {
             }
             Ending::Done => !self.release(guard, &mut child, kill_after, without).await,
         };
-        let status = child.reap().map_err(Failure::bug)?;
+        let (status, dismissed) = child.reap().map_err(Failure::bug)?;
+        self.dismissed.lock().unwrap_or_else(PoisonError::into_inner).push(dismissed);
         if let Some(signal) = status.signal().filter(|_| had_terminal) {
             terminal::pass_on(signal);
         }
@@ -469,6 +491,18 @@ impl Job<'_> {
             // It has ended by itself or as it was asked to, and its end was not protected.
             (true, _) => End::Code(exit_code::LOCK_LOST),
         })
+    }
+
+    /// The supervisor that was started early, if there is one, or else another.
+    async fn supervisor(&self) -> io::Result<Supervisor> {
+        let early = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(early) = early
+            && let Ok(Ok(mut early)) = early.await
+            && !early.has_ended()
+        {
+            return Ok(early);
+        }
+        Supervisor::start()
     }
 
     /// The time between SIGTERM and SIGKILL. Warns if the store keeps a lost lock closed for less

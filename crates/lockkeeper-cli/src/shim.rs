@@ -16,7 +16,6 @@ use std::{
     os::{fd::OwnedFd, unix::process::CommandExt as _},
     process::{Child, Command, ExitCode},
     str::FromStr,
-    time::Duration,
 };
 
 const SUPERVISOR: &str = "__supervisor";
@@ -48,9 +47,9 @@ pub(crate) fn start(
 
 /// What starts the [supervisor](crate::supervisor), in a process group of its own and in no folder
 /// of ours.
-pub(crate) fn supervisor(kill_after: Duration) -> Command {
+pub(crate) fn supervisor() -> Command {
     let mut start = ourselves();
-    start.arg0("lockkeeper-supervisor").arg(SUPERVISOR).arg(kill_after.as_millis().to_string());
+    start.arg0("lockkeeper-supervisor").arg(SUPERVISOR);
     start.process_group(0).current_dir("/");
     start
 }
@@ -72,15 +71,10 @@ pub(crate) fn start_again(words: &[OsString]) -> io::Error {
 /// Does what we were started for, if it was one of the two above.
 pub(crate) fn work(mut arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     match arguments.nth(1)?.to_str()? {
-        SUPERVISOR => Some(supervise(arguments)),
+        SUPERVISOR => Some(supervisor::supervise()),
         DIE => Some(die(arguments)),
         _ => None,
     }
-}
-
-fn supervise(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let kill_after = Duration::from_millis(number(arguments.next()).unwrap_or_default());
-    supervisor::supervise(kill_after)
 }
 
 fn number<T: FromStr>(argument: Option<OsString>) -> Option<T> {

@@ -29,6 +29,9 @@ use std::{
 /// What stands before the number of the group to end, on a line of its own.
 pub(crate) const WATCH: &str = "watch ";
 
+/// What stands before the milliseconds that the group has if lockkeeper is killed.
+const GIVES: &str = "gives ";
+
 /// What stands before the milliseconds within which lockkeeper is ending the group itself.
 const GRACE: &str = "grace ";
 
@@ -45,14 +48,19 @@ pub(crate) struct Supervisor {
 
 impl Supervisor {
     /// Starts the process. It has a process group of its own, which no terminal sends signals to,
-    /// and keeps neither a stream nor a folder of ours open.
-    pub(crate) fn start(kill_after: Duration) -> io::Result<Self> {
+    /// and keeps neither a stream nor a folder of ours open. Until it is told of a group it does nothing.
+    pub(crate) fn start() -> io::Result<Self> {
         let (reader, orders) = io::pipe()?;
-        let mut start = shim::supervisor(kill_after);
+        let mut start = shim::supervisor();
         start.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
         let process = start.spawn()?;
         orphans::keep(process.id());
         Ok(Self { process, orders })
+    }
+
+    /// Says how long the group has if lockkeeper is killed. Must be said before the group is named.
+    pub(crate) fn gives(&self, kill_after: Duration) {
+        self.order(&format!("{GIVES}{}", kill_after.as_millis()));
     }
 
     /// Where the command writes [`WATCH`] and the number of its group, which is the group to end.
@@ -72,11 +80,9 @@ impl Supervisor {
     }
 
     /// Ends the supervisor, because the command has ended: what that has left running is left alone.
-    /// Also reaps it, for in a container there may be no other process that does.
-    pub(crate) fn dismiss(&mut self) {
+    pub(crate) fn dismiss(mut self) -> Dismissed {
         let _ = self.process.kill();
-        let _ = self.process.wait();
-        orphans::let_go(self.process.id());
+        Dismissed(self.process)
     }
 
     fn order(&self, order: &str) {
@@ -85,15 +91,27 @@ impl Supervisor {
     }
 }
 
+/// A supervisor that was killed. It is reaped when this is dropped, because in a container there may be no other
+/// process that does; until then the kernel has had time to take it down.
+#[derive(Debug)]
+pub(crate) struct Dismissed(process::Child);
+
+impl Drop for Dismissed {
+    fn drop(&mut self) {
+        let _ = self.0.wait();
+        orphans::let_go(self.0.id());
+    }
+}
+
 /// The supervisor's work: waits for the end of the pipe, then ends the group.
-pub(crate) fn supervise(kill_after: Duration) -> ExitCode {
+pub(crate) fn supervise() -> ExitCode {
     // Service managers send SIGTERM to every process; the supervisor must survive it.
     let _ = SigSet::all().thread_block();
     // Not `exe`, which the kernel would call it. Not `lockkeeper` either: a `pkill -9 lockkeeper` must
     // leave the supervisor alive to end the group.
     let _ = prctl::set_name(c"lk-supervisor");
-    if let Orders { group: Some(group), until } = Orders::read(io::stdin().lock()) {
-        end(group, until.min(Clock::system().now() + kill_after));
+    if let Orders { group: Some(group), gives, until } = Orders::read(io::stdin().lock()) {
+        end(group, until.min(Clock::system().now() + gives));
     }
     ExitCode::SUCCESS
 }
@@ -102,6 +120,8 @@ pub(crate) fn supervise(kill_after: Duration) -> ExitCode {
 #[derive(Debug, PartialEq)]
 struct Orders {
     group: Option<Pid>,
+    /// How long the group has if lockkeeper says nothing more.
+    gives: Duration,
     /// When the group has to be gone at the latest.
     until: Moment,
 }
@@ -109,15 +129,17 @@ struct Orders {
 impl Orders {
     /// Reads up to the end of the pipe.
     fn read(pipe: impl BufRead) -> Self {
-        let mut orders = Self { group: None, until: Moment::NEVER };
+        let mut orders = Self { group: None, gives: Duration::ZERO, until: Moment::NEVER };
+        let ms = |text: &str| Duration::from_millis(text.parse().unwrap_or(0));
         for line in pipe.lines() {
             let Ok(line) = line else { break };
             if let Some(group) = line.strip_prefix(WATCH) {
                 orders.group = group.parse().ok().map(Pid::from_raw);
-            } else if let Some(ms) = line.strip_prefix(GRACE) {
-                let grace = Duration::from_millis(ms.parse().unwrap_or(0));
+            } else if let Some(gives) = line.strip_prefix(GIVES) {
+                orders.gives = ms(gives);
+            } else if let Some(grace) = line.strip_prefix(GRACE) {
                 // A later word gives no more time: an outer lockkeeper counts from the first.
-                orders.until = orders.until.min(Clock::system().now() + grace);
+                orders.until = orders.until.min(Clock::system().now() + ms(grace));
             }
         }
         orders
@@ -150,9 +172,10 @@ mod tests {
     fn the_shortest_time_that_was_said_counts() {
         let read = |text: &str| Orders::read(text.as_bytes());
         let group = Some(Pid::from_raw(42));
-        assert_eq!(read("watch 42\n"), Orders { group, until: Moment::NEVER });
-        let late = read("watch 42\ngrace 0\ngrace 90000\n");
+        let (gives, until) = (Duration::from_secs(5), Moment::NEVER);
+        assert_eq!(read("gives 5000\nwatch 42\n"), Orders { group, gives, until });
+        let late = read("gives 5000\nwatch 42\ngrace 0\ngrace 90000\n");
         assert!(late.group == group && late.until <= Clock::system().now());
-        assert_eq!(read(""), Orders { group: None, until: Moment::NEVER });
+        assert_eq!(read(""), Orders { group: None, gives: Duration::ZERO, until });
     }
 }
