@@ -113,7 +113,11 @@ async fn a_run_for_a_moment_makes_few_requests(server: Running) {
     let mut log = Log::of(&server);
     log.news(&[]);
     let mut fewest = Vec::from_iter((0..99).map(|_| String::new()));
-    for _ in 0..5 {
+    // On a busy machine a moment can be long enough for a release to be prepared.
+    for _ in 0..100 {
+        if fewest.len() <= 8 {
+            break;
+        }
         let brief = keeper(&server).await;
         brief.lock("a").await.expect("free").release().await.expect("released");
         brief.close().await;
