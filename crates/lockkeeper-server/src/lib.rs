@@ -29,6 +29,7 @@ mod known;
 mod listen;
 mod locks;
 mod metrics;
+mod openapi;
 mod principal;
 mod problem;
 mod routes;
@@ -44,6 +45,7 @@ pub use auth::{NewToken, Quota, Security, SecurityError, SecurityOptions, TlsFil
 pub use connection::{Limits, Peer, serve};
 pub use listen::{Address, AddressError, Listener, SocketFile};
 pub use metrics::RequestId;
+pub use openapi::DOCUMENT as OPENAPI;
 pub use principal::{Principal, Scope};
 pub use problem::Problem;
 pub use routes::{Route, router, table};

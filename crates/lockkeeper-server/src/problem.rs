@@ -122,7 +122,7 @@ impl Problem {
 }
 
 /// The title of a kind of store failure.
-fn title(kind: ErrorKind) -> &'static str {
+pub(crate) fn title(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Unavailable => "The store does not answer",
         ErrorKind::SessionOver => "The session is over",

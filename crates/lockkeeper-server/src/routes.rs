@@ -3,7 +3,7 @@
 
 use crate::{
     auth::{self, Gate},
-    cells, check, console, events, health, locks, metrics,
+    cells, check, console, events, health, locks, metrics, openapi,
     principal::Scope::{self, Lock, Open, Read},
     problem::Problem,
     service::Service,
@@ -59,6 +59,7 @@ pub fn table() -> Vec<Route> {
         locks::routes(),
         events::routes(),
         metrics::routes(),
+        openapi::routes(),
         console::routes(),
     ]
     .concat()

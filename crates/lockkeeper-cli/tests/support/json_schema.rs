@@ -25,7 +25,11 @@ impl Schema {
 
     pub(crate) fn of(file: &str) -> Self {
         let text = fs::read_to_string(Self::folder().join(file)).expect(file);
-        Self { root: serde_json::from_str(&text).expect(file) }
+        Self::new(serde_json::from_str(&text).expect(file))
+    }
+
+    pub(crate) fn new(root: Value) -> Self {
+        Self { root }
     }
 
     /// What is wrong with the value; the value's path stands before it.
@@ -53,7 +57,11 @@ impl Schema {
 
     fn rule(&self, keyword: &str, rule: &Value, value: &Value, at: &str) -> Result<Known, String> {
         let holds = match keyword {
-            "$schema" | "$defs" | "title" | "description" => true,
+            "$schema" | "$defs" | "title" | "description" | "default" => true,
+            // A field that is not described is a mistake in any case, and patterns are for those who ask.
+            "additionalProperties" | "pattern" => true,
+            "minLength" => value.as_str().is_none_or(|text| text.len() as u64 >= number(rule)),
+            "maxLength" => value.as_str().is_none_or(|text| text.len() as u64 <= number(rule)),
             "$ref" => return self.referred(rule, value, at),
             "oneOf" => return self.one_of(rule.as_array().expect("a list"), value, at),
             "properties" => return self.fields(rule, value, at),
@@ -130,6 +138,10 @@ fn is_a(kind: &Value, value: &Value) -> bool {
         "object" => value.is_object(),
         other => panic!("the checker does not know the type {other}"),
     }
+}
+
+fn number(rule: &Value) -> u64 {
+    rule.as_u64().expect("a whole number")
 }
 
 /// As `2026-11-19T15:07:12.123Z`.

@@ -20,7 +20,10 @@ use lockkeeper::{
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::{Notify, watch};
@@ -37,6 +40,7 @@ pub(super) struct Shared {
     /// When this instance has started, by the wall clock.
     started: u64,
     state: Mutex<State>,
+    store_is_up: AtomicBool,
     /// The number of the last event.
     head: watch::Sender<u64>,
     /// How many looks have succeeded.
@@ -52,7 +56,6 @@ struct State {
     /// Those who wait for a change of one lock.
     names: HashMap<Name, (usize, watch::Sender<u64>)>,
     looking: Freshness,
-    store_is_up: bool,
     is_over: bool,
 }
 
@@ -78,7 +81,6 @@ impl Hub {
             roots: Roots::default(),
             names: HashMap::new(),
             looking: looker::at_rest(),
-            store_is_up: true,
             is_over: false,
         };
         Self(Arc::new(Shared {
@@ -88,6 +90,7 @@ impl Hub {
             instance,
             metrics,
             state: Mutex::new(state),
+            store_is_up: AtomicBool::new(true),
             head: watch::Sender::new(0),
             looks: watch::Sender::new(0),
             nudge: Notify::new(),
@@ -194,11 +197,12 @@ impl Hub {
     }
 
     fn store_is(&self, is_up: bool, why: Option<String>) {
-        let mut state = self.state();
-        if state.store_is_up == is_up {
+        // Every answer of the store comes by here.
+        let up = &self.0.store_is_up;
+        if up.load(Ordering::Relaxed) == is_up || up.swap(is_up, Ordering::Relaxed) == is_up {
             return;
         }
-        state.store_is_up = is_up;
+        let mut state = self.state();
         let kind = if is_up { EventKind::StoreUp } else { EventKind::StoreDown };
         let event = self.general(kind, why);
         self.push(&mut state, None, event, self.0.clock.wall_micros());
@@ -223,7 +227,7 @@ impl Hub {
     }
 
     pub(crate) fn store_is_up(&self) -> bool {
-        self.state().store_is_up
+        self.0.store_is_up.load(Ordering::Relaxed)
     }
 
     fn tell(&self, draft: Draft) {
@@ -436,6 +440,9 @@ impl Interest {
     /// Since when nothing is missing in these parts; `None` before the first look at them.
     pub(super) fn since(&self) -> Option<Since> {
         let state = self.hub.state();
+        if self.roots.is_empty() {
+            return Some(Since { seq: 0, wall_micros: self.hub.0.started });
+        }
         let all: Option<Vec<Since>> =
             self.roots.iter().map(|root| state.roots.since(root)).collect();
         all?.into_iter().max_by_key(|since| since.seq)

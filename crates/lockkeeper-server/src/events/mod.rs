@@ -64,7 +64,9 @@ async fn watch(
         return Err(Problem::stopping());
     }
     let last_id = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
-    let stream = stream::open(&service, principal, Root::Prefix(prefix), last_id);
+    // Names that the caller may not see are not looked at for its sake.
+    let roots = principal.prefixes(Scope::Read, &prefix).into_iter().map(Root::Prefix).collect();
+    let stream = stream::open(&service, principal, roots, last_id);
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),

@@ -64,11 +64,11 @@ struct Viewer {
 pub(super) fn open(
     service: &Service,
     principal: Principal,
-    root: Root,
+    roots: Vec<Root>,
     last_id: Option<&str>,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static {
     let hub = service.hub.clone();
-    let interest = hub.watch(vec![root]);
+    let interest = hub.watch(roots);
     let head = hub.head();
     let (cursor, start) = begin(&hub, &interest, *head.borrow(), last_id);
     let open = service.metrics.stream();
@@ -254,13 +254,88 @@ impl Stream for Frames {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{hub::Taken, log::RING},
+        *,
+    };
+    use crate::service::Options;
+    use lockkeeper::{
+        ErrorKind, Mode, Name, StoreError, TicketId,
+        store::{AnyStore, memory::Memory},
+    };
+    use std::future::poll_fn;
+
+    type Boxed = Pin<Box<dyn Stream<Item = Result<Bytes, Infallible>> + Send>>;
+
+    fn service() -> Service {
+        Service::new(AnyStore::new(Memory::new()), Options::default())
+    }
+
+    fn viewer(service: &Service) -> Boxed {
+        let all = vec![Root::Prefix(String::new())];
+        Box::pin(open(service, Principal::everything(), all, None))
+    }
+
+    async fn next(viewer: &mut Boxed) -> Option<String> {
+        let frames = poll_fn(|cx| viewer.as_mut().poll_next(cx)).await;
+        frames.map(|Ok(frames)| String::from_utf8(frames.to_vec()).unwrap())
+    }
+
+    fn take(service: &Service, name: &Name) {
+        let ticket = TicketId::random();
+        let (mode, owner) = (Mode::Exclusive, None);
+        let taken = Taken { name, ticket, mode, session: "public", owner, label: b"" };
+        service.hub.granted(taken, 1);
+    }
 
     #[test]
     fn an_id_says_the_instance_and_the_number() {
         assert_eq!(parse_id("00000000000000ff-12"), Some((255, 12)));
         for text in ["", "12", "x-1", "1-x", "-", "1-99999999999999999999"] {
             assert_eq!(parse_id(text), None, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_viewer_that_falls_behind_is_cut_off_with_reset() {
+        let (service, name) = (service(), Name::new("a").unwrap());
+        let (mut slow, mut quick) = (viewer(&service), viewer(&service));
+        for viewer in [&mut slow, &mut quick] {
+            assert!(next(viewer).await.unwrap().starts_with(": lockkeeper"));
+            assert!(next(viewer).await.unwrap().contains("the stream begins here"));
+        }
+        take(&service, &name);
+        assert!(next(&mut quick).await.unwrap().contains("event: granted"));
+        for _ in 0..RING {
+            take(&service, &name);
+        }
+        let cut = next(&mut slow).await.unwrap();
+        assert!(cut.contains("event: reset") && cut.contains("too slow"), "{cut}");
+        assert_eq!(next(&mut slow).await, None);
+        let mut seen = 0;
+        while seen < RING {
+            seen += next(&mut quick).await.unwrap().matches("event: granted").count();
+        }
+    }
+
+    #[tokio::test]
+    async fn an_outage_is_told_once_and_to_each_new_viewer() {
+        let service = service();
+        let mut viewer = viewer(&service);
+        next(&mut viewer).await.unwrap();
+        assert!(next(&mut viewer).await.unwrap().contains("event: reset"));
+        let failed = StoreError::not_applied("redis", ErrorKind::Unavailable, "connection refused");
+        for _ in 0..3 {
+            service.hub.store_failed(&failed);
+        }
+        let down = next(&mut viewer).await.unwrap();
+        assert_eq!(down.matches("event: store_down").count(), 1, "{down}");
+        let mut late = self::viewer(&service);
+        assert!(next(&mut late).await.unwrap().contains("event: store_down"));
+        service.hub.store_answered();
+        let mut up = next(&mut viewer).await.unwrap();
+        while !up.contains("event: store_up") {
+            up = next(&mut viewer).await.unwrap();
         }
     }
 }
