@@ -24,7 +24,7 @@ mod stream;
 mod tickets;
 
 pub(crate) use change::{token, wait};
-pub(crate) use hub::{Ending, Hub, Taken};
+pub(crate) use hub::{Hub, Taken};
 
 use crate::{
     extract::{Answer, Caller, LockName, Query},
