@@ -255,6 +255,7 @@ test("the page survives a restart of the service", async () => {
   await shows("live again", async () => (await page.locator("#live").textContent()) === "Live");
   assert.equal(await holder(), "ci-04");
   await go(page, "#/events");
+  await page.locator(".note.warn").waitFor({ state: "hidden" });
   const session = await service.session("after", "node-z");
   await session.queue("after/restart");
   await page.locator(".event", { hasText: "after/restart" }).first().waitFor();

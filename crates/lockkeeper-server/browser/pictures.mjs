@@ -73,7 +73,7 @@ async function shoot(browser, name, hash, look, before) {
   await page.locator("#live", { hasText: /Live|实时/ }).waitFor();
   await page.locator("main > *").first().waitFor();
   await before?.(page);
-  await rest(look.patience ?? 4000);
+  await rest(look.patience ?? 2500);
   const path = join(FOLDER, `console-${name}.png`);
   await page.screenshot({ path });
   compress(path);
@@ -125,15 +125,15 @@ try {
     const both = [["", WIDE], ["-narrow", NARROW]];
     for (const [suffix, size] of both) {
       const look = { ...size, theme };
-      await shoot(browser, `overview-${theme}${suffix}`, "#/", { ...look, patience: 25_000 });
+      await shoot(browser, `overview-${theme}${suffix}`, "#/", { ...look, patience: 9000 });
       await shoot(browser, `locks-${theme}${suffix}`, "#/locks", look, settled);
-      await shoot(browser, `lock-${theme}${suffix}`, DEPLOY, look);
+      if (size === WIDE) await shoot(browser, `lock-${theme}`, DEPLOY, look);
       await shoot(browser, `line-${theme}${suffix}`, "#/locks/orders%2Fsettlement", look);
-      await shoot(browser, `events-${theme}${suffix}`, "#/events", { ...look, patience: 20_000 });
+      await shoot(browser, `events-${theme}${suffix}`, "#/events", { ...look, patience: 9000 });
       await shoot(browser, `evict-${theme}${suffix}`, DEPLOY, look, evictTwo);
     }
   }
-  await shoot(browser, "overview-zh", "#/", { ...WIDE, theme: "dark", lang: "zh", patience: 25_000 });
+  await shoot(browser, "overview-zh", "#/", { ...WIDE, theme: "dark", lang: "zh", patience: 9000 });
   await watcher.context.close();
 } finally {
   working = false;

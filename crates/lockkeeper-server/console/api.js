@@ -198,6 +198,6 @@ export async function follow(path, { give, open, failed, signal }) {
       cut.abort();
     }
     tries++;
-    await pause(Math.max(wait, Math.min(8000, 250 * 2 ** tries) * (0.75 + Math.random() / 2)), signal);
+    await pause(Math.max(wait, Math.min(3000, 250 * 2 ** tries) * (0.75 + Math.random() / 2)), signal);
   }
 }

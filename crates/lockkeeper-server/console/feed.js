@@ -113,6 +113,16 @@ async function pass(signal) {
   on.change();
 }
 
+let asking = 0;
+
+/** The event did not tell everything, such as the owner: the listing will. At most one more look a second. */
+function askSoon() {
+  asking ||= setTimeout(() => {
+    asking = 0;
+    poke();
+  }, model.lines.size > 2000 ? 3000 : 700);
+}
+
 function events(signal) {
   let began = false;
   follow("v1/events", {
@@ -136,6 +146,7 @@ function events(signal) {
       if (kind === "store_down") setConn("store");
       if (kind === "store_up" || kind === "reset") poke();
       if (!begins) takeEvent(kind, event, id);
+      if (!event.owner && (kind === "queued" || kind === "granted")) askSoon();
       on.change();
     },
     failed(error) {

@@ -76,7 +76,7 @@ export function chamber() {
     set(secs, !ticket ? "–" : endless ? "∞" : short(left(ticket)));
     set(of, !ticket ? "" : endless ? t("never_ends") : ticket.renewed ? t("seconds_left", ttlOf(ticket)) : t("left"));
     due.style.display = ticket && !endless ? "" : "none";
-    const key = [line.holders.map((q) => q.id + q.label), state, line.waiters.length > 0 && !ticket, line.fence].join();
+    const key = [line.holders.map((q) => q.id + q.label + q.who + q.fence), state, line.waiters.length > 0 && !ticket, line.fence].join();
     if (was !== key) {
       was = key;
       who.replaceChildren(...(!ticket ? free(line) : slots ? slotsOf(line) : one(ticket)));

@@ -25,6 +25,7 @@ function drawFences(list, line, past) {
   const make = ({ ticket }) => h("li", glyph("held"), h("span.mono", num(ticket.fence)), h("span.own", ownerOf(ticket)), bar(), h("span.n"));
   sync(list, spans, (span) => span.ticket.id, make, (node, { ticket, end, how }) => {
     setGlyph(node.firstChild, how);
+    set(node.children[2], ownerOf(ticket));
     node.title = t(how === "held" ? "s_held" : "e_" + how);
     barTo(node.children[3], how === "held" ? "held" : "past", (end - ticket.got) / most);
     set(node.lastChild, dur(end - ticket.got));

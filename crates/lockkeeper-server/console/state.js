@@ -71,7 +71,8 @@ const OPEN_STORES = new Set(["etcd", "zookeeper"]);
 function ownerOf(ticket, owner) {
   const unnamed = !!owner && !owner.host && !owner.pid && !owner.program;
   ticket.foreign = unnamed && OPEN_STORES.has(model.store?.scheme);
-  ticket.orphan = !owner;
+  ticket.orphan = owner === null;
+  ticket.unsure = owner === undefined;
   ticket.owner = owner?.program || owner?.host || "";
   ticket.host = owner?.host || "";
   ticket.pid = owner?.pid || 0;
@@ -87,7 +88,7 @@ function ticketOf(row, old, at) {
   ticket.fence = fenceOf(row);
   ticket.granted = ticket.fence || row.fence !== undefined || row.fence_text !== undefined;
   ticket.label = row.label || "";
-  ownerOf(ticket, row.owner);
+  ownerOf(ticket, row.owner ?? null);
   ticket.entered = ticket.foreign && !row.entered_ago_ms ? ticket.born : at - row.entered_ago_ms;
   ticket.got = !ticket.granted ? 0 : row.granted_ago_ms == null ? ticket.got || ticket.entered : at - row.granted_ago_ms;
   const unknown = row.ends_in_ms == null || (ticket.foreign && !row.ends_in_ms);
@@ -181,8 +182,13 @@ function emptyLine(line) {
   line.touched = Date.now();
 }
 
+/** `how` is "released" as long as only a listing has shown that the ticket is gone; the event corrects it. */
 function closeSpan(line, ticket, end, how) {
-  if (line.spans.some((span) => span.ticket.id === ticket.id)) return;
+  const span = line.spans.find((one) => one.ticket.id === ticket.id);
+  if (span) {
+    if (span.how === "released") span.how = how;
+    return;
+  }
   line.spans.push({ ticket, end, how });
   if (line.spans.length > MOST_SPANS) line.spans.shift();
 }
@@ -316,6 +322,9 @@ export function takeHistory(name, { events, since }) {
     }
   }
   const mine = line.spans.filter((span) => !gone.has(span.ticket.id));
+  // A listing has told more of the tickets that the page has seen itself, such as the owner.
+  const seen = new Map(line.spans.map((span) => [span.ticket.id, span.ticket]));
+  for (const span of past.spans) if (seen.get(span.ticket.id)?.owner) span.ticket = seen.get(span.ticket.id);
   line.spans = [...past.spans, ...mine].sort((a, b) => a.end - b.end).slice(-MOST_SPANS);
 }
 

@@ -8,6 +8,7 @@ import { left, lifePart, now, used } from "./state.js";
 export function ownerOf(ticket) {
   if (ticket.owner) return ticket.owner;
   if (ticket.orphan) return t("no_session");
+  if (ticket.unsure) return ticket.label || "…";
   return ticket.label || t(ticket.foreign ? "another_client" : "unnamed");
 }
 
