@@ -109,7 +109,7 @@ try {
     await shoot(browser, `empty-${theme}-narrow`, "#/", { ...NARROW, theme });
   }
   await stock();
-  await crew(10, "ci", "runner", "deploy/production", WORK / 12, WORK / 30, () => ({ label: "" }));
+  await crew(10, "ci", "runner", "deploy/production", 9000, 1500, () => ({ label: "" }));
   await crew(14, "web", "edge", "cache/catalogue", WORK / 10, WORK / 20, () => ({ mode: Math.random() < 0.12 ? "exclusive" : "shared" }));
   await crew(9, "train", "gpu-host", "gpu/a100", WORK / 6, WORK / 50, () => ({ mode: { permits: { weight: 1 + Math.floor(Math.random() * 3), of: 8 } } }));
   await crew(6, "ledger", "book", "报表/日终", WORK / 9, WORK / 30);

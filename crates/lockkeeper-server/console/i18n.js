@@ -46,7 +46,6 @@ export const WORDS = {
   no_waiters: ["no ticket waits", "没有票在等待"],
   waited_note: ["median wait {0}, 99 % {1}", "等待中位数 {0}，99 % {1}"],
   last_minute: ["in the last minute", "最近一分钟"],
-  last_15: ["last 15 minutes", "最近 15 分钟"],
   most_contended: ["Most contended", "争用最多"],
   no_contention: ["No ticket waits. Every lock that is asked for is granted at once.", "没有票在等待；每次请求都立即得到授予。"],
   all_locks: ["All locks", "全部锁"],
@@ -76,7 +75,7 @@ export const WORDS = {
   survives: ["Survives failover", "可承受故障切换"],
   survives_text: ["locks and fences outlive the loss of a machine", "丢失一台机器后锁与栅栏号仍在"],
   durable: ["Durable", "持久"],
-  durable_text: ["locks and fences outlive the store’s process, not the loss of its disk", "存储进程重启后仍在；磁盘丢失则不在"],
+  durable_text: ["locks outlive a restart, not the loss of the disk", "存储进程重启后仍在；磁盘丢失则不在"],
   volatile_text: ["locks end with the store’s process", "锁随存储进程结束"],
   kinds: ["Readers, permits, cells", "读者、许可、单元"],
   kinds_all: ["all supported by this store", "此存储全部支持"],
@@ -286,6 +285,9 @@ export function t(key, ...values) {
 
 /** Digits in groups of three. Takes text as well, for fences beyond 2^53. */
 export const num = (n) => (typeof n === "number" ? String(Math.round(n)) : n).replace(/\B(?=(\d{3})+$)/g, "\u2009");
+
+/** A fence where there is little room: its last digits, which tell it from its neighbours. */
+export const fence = (text) => (text.length > 10 ? "…" + num(text.slice(-9)) : num(text));
 
 const two = (n) => String(n).padStart(2, "0");
 

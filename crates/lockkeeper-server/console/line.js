@@ -2,7 +2,7 @@
 // ones, then bars on a logarithmic scale, so that a thousand waiters are a few hundred elements.
 
 import { attr, fact, glyph, h, path, reach, set, setGlyph, svg, sync } from "./dom.js";
-import { dur, num, t } from "./i18n.js";
+import { dur, fence, num, t } from "./i18n.js";
 import { left, lineState, lifePart, now, soonest, used } from "./state.js";
 import { ageOf, ownerOf, placeOf } from "./words.js";
 
@@ -97,7 +97,7 @@ const short = (ms) => (ms < 600_000 ? String(Math.ceil(ms / 1e3)) : `${Math.roun
 const free = (line) => [
   h("p.owner", t("nothing_holds")),
   h("p.dim", t(line.waiters.length ? "closed_now" : "next_gets")),
-  line.fence && h("dl", fact(t("fence"), h("dd.mono", num(line.fence)))),
+  line.fence && h("dl", fact(t("fence"), h("dd.mono", { title: line.fence }, fence(line.fence)))),
 ].filter(Boolean);
 
 const why = (ticket) => {
@@ -110,7 +110,7 @@ const one = (ticket) => [
   h("p.owner", { title: ownerOf(ticket) }, ownerOf(ticket)),
   h("p.mono.dim.place", placeOf(ticket) || "–"),
   why(ticket),
-  h("dl", ticket.fence && fact(t("fence"), h("dd.mono", num(ticket.fence))), fact(t("held_for"), h("dd.since")),
+  h("dl", ticket.fence && fact(t("fence"), h("dd.mono", { title: ticket.fence }, fence(ticket.fence))), fact(t("held_for"), h("dd.since")),
     ticket.label && ticket.owner ? fact(t("label"), h("dd.lab", { title: ticket.label }, ticket.label)) : fact(t("ticket"), h("dd.mono", { title: ticket.id }, ticket.id.slice(0, 8)))),
 ].filter(Boolean);
 

@@ -2,7 +2,7 @@
 
 import { barTo, bar, card, fact, glyph, h, icon, nameEl, set, setGlyph, svg, sync } from "./dom.js";
 import { followLine } from "./feed.js";
-import { dur, num, t } from "./i18n.js";
+import { dur, fence, num, t } from "./i18n.js";
 import { chamber, rail } from "./line.js";
 import { evictSheet } from "./evict.js";
 import { lineOf, now, recentSpans } from "./state.js";
@@ -22,7 +22,7 @@ function drawFences(list, line, past) {
   }
   if (!list.kept) list.replaceChildren();
   const most = Math.max(1, ...spans.map((span) => span.end - span.ticket.got));
-  const make = ({ ticket }) => h("li", glyph("held"), h("span.mono", num(ticket.fence)), h("span.own", ownerOf(ticket)), bar(), h("span.n"));
+  const make = ({ ticket }) => h("li", glyph("held"), h("span.mono", { title: ticket.fence }, fence(ticket.fence)), h("span.own", ownerOf(ticket)), bar(), h("span.n"));
   sync(list, spans, (span) => span.ticket.id, make, (node, { ticket, end, how }) => {
     setGlyph(node.firstChild, how);
     set(node.children[2], ownerOf(ticket));
@@ -46,7 +46,7 @@ export function lockPage(main, name) {
     h("div.headline", h("a.crumb", { href: "#/locks" }, t("locks") + " /"), h("h1", nameEl(name, "bdi")), mode,
       h("a.pill.to", { href: "#/cells/" + encodeURIComponent(name) }, icon("cells"), t("cell")), h("dl.facts", values), evict),
     h("section.card.stage", gate, track),
-    card(".lanes", `${t("timeline")} · ${t("last_15")}`, legend, h("div", picture)),
+    card(".lanes", t("timeline"), legend, h("div", picture)),
     card(".fences", t("fence_history"), null, history)));
 
   let drawn = 0;

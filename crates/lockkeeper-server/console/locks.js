@@ -1,7 +1,7 @@
 // All locks: search, filters, and a table that stays fluid with ten thousand rows.
 
 import { glyph, h, hrefOf, lifeCell, mini, nameTo, set } from "./dom.js";
-import { dur, num, t } from "./i18n.js";
+import { dur, fence as shortFence, num, t } from "./i18n.js";
 import { inDanger, inUse, left, lineState, model, now, soonest } from "./state.js";
 import { tablePage } from "./table.js";
 import { ageOf, holderOf, lifeTo, modeOf, stateTo } from "./words.js";
@@ -35,7 +35,7 @@ function fill([mark, name, mode, by, fence, held, life, picture], line) {
   nameTo(name.firstChild, line.name);
   set(mode, modeOf(line));
   set(by, holderOf(line)).classList.toggle("s-foreign", !!first?.foreign);
-  set(fence, first?.fence ? num(first.fence) : "–");
+  set(fence, first?.fence ? shortFence(first.fence) : "–").title = first?.fence || "";
   set(held, first ? ageOf(first, first.got) : "–");
   lifeTo(life.firstChild, soonest(line));
   picture.firstChild.draw(line, state);

@@ -279,8 +279,8 @@ function note(type, event, ticket, at, id) {
     fence: fenceOf(event) || seen.fence || "",
     owner: event.owner?.program || event.owner?.host || seen.owner || "",
     foreign: !!seen.foreign,
-    known: !!(event.owner || seen.owner),
-    name: seen.label || event.label || "",
+    /** Its owner may become known later. */
+    ticket,
     label: event.label || "",
     waited: event.waited_ms ?? (type === "granted" && seen.entered ? at - seen.entered : 0),
     held: event.held_ms ?? (ENDS.has(type) && seen.got ? at - seen.got : null),

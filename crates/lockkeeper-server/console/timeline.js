@@ -25,10 +25,10 @@ export function lanesOf(line, most) {
 }
 
 /** How many tickets waited at 91 moments between `from` and now, as far as the page knows. */
-export function lengthsOf(line, from) {
+export function lengthsOf(line, from, span = SPAN) {
   const steps = 90;
   const delta = new Array(steps + 2).fill(0);
-  const stepOf = (at) => max(0, min(steps + 1, Math.ceil((at - from) / (SPAN / steps))));
+  const stepOf = (at) => max(0, min(steps + 1, Math.ceil((at - from) / (span / steps))));
   for (const ticket of [...line.spans.map((span) => span.ticket), ...line.holders, ...line.waiters]) {
     delta[stepOf(ticket.entered)]++;
     if (ticket.got) delta[stepOf(ticket.got)]--;
@@ -50,21 +50,25 @@ export function drawTimeline(picture, line) {
   const Y = (i) => 36 + i * gap;
   const last = Y(max(0, lanes.length - 1)) + 26;
   const H = last + max(36, min(64, tall - last));
-  const from = now() - SPAN;
-  const x = (at) => X0 + (X1 - X0) * max(0, min(1, (at - from) / SPAN));
+  // As long as little is known, the time that is known fills the picture.
+  const known = now() - line.since;
+  const span = known < 2.5 * MINUTE ? 3 * MINUTE : known < 5 * MINUTE ? 6 * MINUTE : SPAN;
+  const from = now() - span;
+  const x = (at) => X0 + (X1 - X0) * max(0, min(1, (at - from) / span));
   const out = [];
   const grants = [];
   const text = (spec, at, y, words) => out.push(h("~text." + spec, { x: at, y }, words));
   const rect = (spec, a, b, y, height, rx) => b > a && out.push(h("~rect." + spec, { x: a, y: y - height / 2, width: max(1, b - a), height, rx }));
 
-  for (let k = 0; k <= 15; k += small ? 5 : 3) {
-    const at = now() - k * MINUTE;
+  const marks = small ? 3 : 5;
+  for (let k = 0; k <= marks; k++) {
+    const at = now() - (k * span) / marks;
     out.push(path("grid-line", `M${x(at)} 20V${H}`));
-    text("axis", x(at), 12, k ? clock(at, 5) : model.conn === "live" ? t("now") : clock(at));
+    text("axis", x(at), 12, k ? clock(at, span < SPAN ? 8 : 5) : model.conn === "live" ? t("now") : clock(at));
   }
 
   // What happened before the service (or this page) began to watch is not known, and not drawn as if it were.
-  if (line.since > from + MINUTE) {
+  if (line.since > from + span / 15) {
     out.push(h("~rect.unseen", { x: X0, y: 22, width: x(line.since) - X0, height: H - 22 }));
     if (x(line.since) - X0 > 150) text("axis.unseen-since", (X0 + x(line.since)) / 2, last - 4, t("seen_from", clock(line.since, 5)));
   }
@@ -98,7 +102,7 @@ export function drawTimeline(picture, line) {
     grants.sort((p, q) => p[0] - q[0]);
     grants.forEach(([at, i], k) => k && at > from && out.push(path("hand", `M${x(at)} ${Y(grants[k - 1][1])}V${Y(i)}`)));
   }
-  const counts = lengthsOf(line, from);
+  const counts = lengthsOf(line, from, span);
   const top = max(...counts, 1);
   const points = counts.map((n, k) => `${(X0 + ((X1 - X0) * k) / 90).toFixed(1)} ${(H - (n / top) * (H - last)).toFixed(1)}`);
   out.push(path("length", `M${X0} ${H}L${points.join("L")}V${H}z`));

@@ -1,14 +1,14 @@
 // How a ticket, a lock and an event read: used on every page.
 
 import { barTo, glyph, h, set, setGlyph, nameEl, sync } from "./dom.js";
-import { clock, dur, num, t } from "./i18n.js";
+import { clock, dur, fence as shortFence, t } from "./i18n.js";
 import { left, lifePart, now, used } from "./state.js";
 
 /** What a ticket is called: its program; of a client that gave no name, its label. */
 export function ownerOf(ticket) {
   if (ticket.owner) return ticket.owner;
   if (ticket.orphan) return t("no_session");
-  if (ticket.unsure) return ticket.label || "…";
+  if (ticket.unsure) return ticket.label || ticket.id.slice(0, 8);
   return ticket.label || t(ticket.foreign ? "another_client" : "unnamed");
 }
 
@@ -54,15 +54,17 @@ const eventWord = (type) => (KNOWN.has(type) ? t("e_" + type) : type);
 function eventNote(event) {
   if (event.type === "reset") return t("reset_text");
   if (event.type === "label") return event.label;
-  const fence = event.fence && event.type === "granted" ? `${t("fence")} ${num(event.fence)}` : "";
+  const fence = event.fence && event.type === "granted" ? `${t("fence")} ${shortFence(event.fence)}` : "";
   const waited = event.type === "granted" && event.waited > 999 ? t("waited", dur(event.waited)) : "";
   const held = event.held != null ? t("held_time", dur(event.held)) : "";
   return [fence, waited, held].filter(Boolean).join(" · ");
 }
 
+const byOf = (event) => event.owner || (event.ticket ? ownerOf(event.ticket) : "");
+
 const makeEvent = (event) =>
   h("li.event", h("time", clock(event.at)), h("span.who", glyph(event.type), eventWord(event.type)),
-    event.lock ? nameEl(event.lock) : h("span"), h("span.by" + (event.foreign ? ".s-foreign" : ""), event.lock ? event.known ? event.owner || event.name || t("unnamed") : "–" : ""),
+    event.lock ? nameEl(event.lock) : h("span"), h("span.by" + (event.foreign ? ".s-foreign" : ""), byOf(event)),
     h("span.more", eventNote(event)));
 
-export const eventList = (node, events) => sync(node, events, (event) => event.no, makeEvent);
+export const eventList = (node, events) => sync(node, events, (event) => event.no, makeEvent, (item, event) => set(item.children[3], byOf(event)));
