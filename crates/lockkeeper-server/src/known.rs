@@ -50,8 +50,52 @@ impl Entry {
 
 impl Known {
     pub(crate) fn new(store: &AnyStore) -> Self {
+        Self::bound(!store.capabilities().sessions_shared)
+    }
+
+    fn bound(bound: bool) -> Self {
         let table = Table { sessions: HashMap::new(), swept: Instant::now() };
-        Self { bound: !store.capabilities().sessions_shared, table: Mutex::new(table) }
+        Self { bound, table: Mutex::new(table) }
+    }
+
+    fn opened(&self, session: SessionId, terms: Terms, single: bool) {
+        let mut table = self.table();
+        // What has become a session of many tickets stays one, also if its first request is sent again.
+        let before = table.sessions.get(&session).is_none_or(|entry| entry.single);
+        let entry = Entry { seen: Instant::now(), terms: Some(terms), single: single && before };
+        table.sessions.insert(session, entry);
+    }
+
+    /// May a request for this session be served here?
+    fn seen(&self, session: SessionId) -> bool {
+        let mut table = self.table();
+        match table.sessions.get_mut(&session) {
+            Some(entry) => entry.seen = Instant::now(),
+            None if self.bound => return false,
+            None => {
+                let entry = Entry { seen: Instant::now(), terms: None, single: false };
+                table.sessions.insert(session, entry);
+            }
+        }
+        true
+    }
+
+    /// A bound session stays known, so that a second close is not sent elsewhere.
+    fn over(&self, session: SessionId) {
+        if !self.bound {
+            self.table().sessions.remove(&session);
+        }
+    }
+
+    /// Takes out the sessions that no client has asked about for long.
+    fn sweep(&self) -> Vec<SessionId> {
+        let (now, mut table) = (Instant::now(), self.table());
+        if now - table.swept < SWEEP_EVERY {
+            return Vec::new();
+        }
+        table.swept = now;
+        let old = table.sessions.extract_if(|_, entry| now - entry.seen > entry.keep());
+        old.map(|(session, _)| session).collect()
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -63,24 +107,14 @@ impl Service {
     /// A session was opened here.
     pub(crate) fn opened(&self, session: &Session, terms: Terms, single: bool) {
         self.hub.session_opened(&session.public, &terms);
-        let entry = Entry { seen: Instant::now(), terms: Some(terms), single };
-        self.known.table().sessions.insert(session.id, entry);
+        self.known.opened(session.id, terms, single);
         self.sweep();
     }
 
     /// A request for this session has come.
     pub(crate) fn seen(&self, session: SessionId) -> Result<(), Problem> {
-        let bound = self.known.bound;
-        {
-            let mut table = self.known.table();
-            match table.sessions.get_mut(&session) {
-                Some(entry) => entry.seen = Instant::now(),
-                None if bound => return Err(self.elsewhere()),
-                None => {
-                    let entry = Entry { seen: Instant::now(), terms: None, single: false };
-                    table.sessions.insert(session, entry);
-                }
-            }
+        if !self.known.seen(session) {
+            return Err(self.elsewhere());
         }
         self.sweep();
         Ok(())
@@ -115,27 +149,14 @@ impl Service {
         self.hub.session_lost(&session.public);
     }
 
-    /// The session is over: nothing more will be sent for it.
+    /// Nothing more will be sent for the session.
     fn over(&self, session: SessionId) {
-        if !self.known.bound {
-            self.known.table().sessions.remove(&session);
-        }
+        self.known.over(session);
         self.store.forget(session);
     }
 
-    /// Forgets sessions that no client has asked about for long.
     fn sweep(&self) {
-        let now = Instant::now();
-        let gone: Vec<SessionId> = {
-            let mut table = self.known.table();
-            if now - table.swept < SWEEP_EVERY {
-                return;
-            }
-            table.swept = now;
-            let old = table.sessions.extract_if(|_, entry| now - entry.seen > entry.keep());
-            old.map(|(session, _)| session).collect()
-        };
-        for session in gone {
+        for session in self.known.sweep() {
             self.store.forget(session);
         }
     }
@@ -147,5 +168,49 @@ impl Service {
             self.store.scheme()
         );
         Problem::new("other_instance", what).not_applied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms() -> Terms {
+        Terms::new(Duration::from_secs(15), Duration::ZERO)
+    }
+
+    #[test]
+    fn a_session_that_another_instance_has_opened_is_served_only_if_the_store_shares_it() {
+        let (shared, bound) = (Known::bound(false), Known::bound(true));
+        let session = SessionId::random();
+        assert!(shared.seen(session) && !bound.seen(session));
+        bound.opened(session, terms(), false);
+        assert!(bound.seen(session));
+        bound.over(session);
+        assert!(bound.seen(session), "a second close is answered, too");
+    }
+
+    #[test]
+    fn a_session_that_others_have_joined_does_not_end_with_its_first_ticket() {
+        let (known, session) = (Known::bound(false), SessionId::random());
+        let is_single = || known.table().sessions[&session].single;
+        known.opened(session, terms(), true);
+        known.opened(session, terms(), true);
+        assert!(is_single());
+        known.table().sessions.get_mut(&session).unwrap().single = false;
+        known.opened(session, terms(), true);
+        assert!(!is_single());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sessions_without_requests_are_forgotten() {
+        let (known, [opened, seen]) = (Known::bound(false), [(); 2].map(|()| SessionId::random()));
+        known.opened(opened, terms(), false);
+        known.seen(seen);
+        tokio::time::advance(Duration::from_secs(120)).await;
+        assert!(known.sweep() == [opened], "after its TTL and a while");
+        tokio::time::advance(FORGET_AFTER).await;
+        assert!(known.sweep() == [seen]);
+        assert!(known.table().sessions.is_empty());
     }
 }

@@ -15,7 +15,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -159,7 +159,7 @@ impl Service {
         };
         let (orders, queue) = mpsc::unbounded_channel();
         let _ = orders.send(order);
-        let sink = Arc::new(Sink(orders.clone()));
+        let sink = Arc::new(Sink { to: orders.clone(), wants_freed: false.into() });
         sessions.insert(session, orders);
         let now = Instant::now();
         let task = Task {
@@ -180,11 +180,15 @@ impl Service {
 }
 
 /// Where the store drops its hints.
-struct Sink(mpsc::UnboundedSender<Order>);
+struct Sink {
+    to: mpsc::UnboundedSender<Order>,
+    /// Does a request or a stream want to hear of locks that come free? A store may tell all sessions of each.
+    wants_freed: AtomicBool,
+}
 
 impl Sink {
     fn drop(&self, hint: Hint) {
-        let _ = self.0.send(Order::Hint(hint));
+        let _ = self.to.send(Order::Hint(hint));
     }
 }
 
@@ -196,7 +200,9 @@ impl Hints for Sink {
         self.drop(Hint::Ended { ticket });
     }
     fn freed(&self, name: &Name) {
-        self.drop(Hint::Freed { lock: name.clone() });
+        if self.wants_freed.load(Ordering::Relaxed) {
+            self.drop(Hint::Freed { lock: name.clone() });
+        }
     }
     fn recheck(&self, ticket: Option<TicketId>) {
         self.drop(Hint::Recheck { ticket });
@@ -276,7 +282,9 @@ impl Task {
             bells.retain(|bell| Arc::strong_count(bell) > 1);
             !bells.is_empty()
         });
-        self.streams.is_empty() && self.waiters.is_empty() && self.contenders.is_empty()
+        let wants_freed = !self.streams.is_empty() || !self.contenders.is_empty();
+        self.sink.wants_freed.store(wants_freed, Ordering::Relaxed);
+        !wants_freed && self.waiters.is_empty()
     }
 
     /// Ends the task, unless an order has come meanwhile.
