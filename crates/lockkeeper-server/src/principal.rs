@@ -30,7 +30,7 @@ struct Pattern {
 
 /// One scope for some names, as a line of the file of principals has it: `lock:jobs/*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub(crate) struct Grant {
     scope: Scope,
     names: Pattern,
 }

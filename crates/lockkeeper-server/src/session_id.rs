@@ -14,6 +14,7 @@ use http::{HeaderMap, request::Parts};
 use lockkeeper::store::{SessionId, http::wire};
 use ring::digest::{Context, SHA256};
 use std::fmt;
+use subtle::ConstantTimeEq as _;
 
 /// A session of the caller.
 #[derive(Clone)]
@@ -121,8 +122,8 @@ impl FromRequestParts<Service> for Session {
 }
 
 /// Compares without telling by its time where the first difference is.
-pub(crate) fn are_equal(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+fn are_equal(a: &[u8], b: &[u8]) -> bool {
+    a.ct_eq(b).into()
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use http::{Extensions, HeaderMap, Method, header};
+use http::{Extensions, HeaderMap, Method, StatusCode, header};
 use lockkeeper::{Name, store::http::wire};
 use std::{
     sync::Arc,
@@ -60,9 +60,7 @@ pub(crate) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
     request.extensions_mut().insert(principal.clone());
     let peer = request.extensions().get::<Peer>().copied();
     let response = next.run(request).await;
-    if gate.scope == Scope::Admin && gate.method != Method::GET {
-        gate.note_forced(&principal, peer.as_ref(), lock, &response);
-    }
+    gate.note(&principal, peer.as_ref(), lock, &response);
     if is_stream(&response) {
         return bound(Arc::clone(security), principal, &usage, response);
     }
@@ -114,22 +112,33 @@ impl Gate {
         problem.into_response()
     }
 
-    fn note_forced(
+    /// Notes what an administrator did, and what the route itself has refused.
+    fn note(
         &self,
         principal: &Principal,
         peer: Option<&Peer>,
         lock: Option<String>,
         response: &Response,
     ) {
-        let event = if response.status().is_success() { "evicted" } else { "evict_failed" };
+        let problem = response.extensions().get::<Problem>().map(Problem::kind);
+        let event = match response.status() {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                let entry = self.entry("refused", Some(principal), peer);
+                let entry = entry.detail(problem.unwrap_or_default());
+                return self.service.options.security.note_refused(entry);
+            }
+            _ if self.scope != Scope::Admin || self.method == Method::GET => return,
+            status if status.is_success() => "evicted",
+            _ => "evict_failed",
+        };
         let forced = response.extensions().get::<Forced>().copied().unwrap_or_default();
         let mut entry = self.entry(event, Some(principal), peer);
         entry.status = Some(response.status().as_u16());
         entry.lock = lock;
         entry.ticket = forced.ticket.map(|ticket| ticket.to_string());
         entry.fence = forced.fence;
-        if let Some(problem) = response.extensions().get::<Problem>() {
-            entry = entry.detail(problem.kind());
+        if let Some(problem) = problem {
+            entry = entry.detail(problem);
         }
         self.service.options.security.note(&entry);
     }

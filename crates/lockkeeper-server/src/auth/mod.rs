@@ -40,7 +40,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 use tokens::{LineError, Principals};
-use tokio::{signal::unix, sync::watch};
+use tokio::sync::watch;
 
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -226,24 +226,12 @@ impl Security {
         }
     }
 
-    /// Reads the files when they change and on SIGHUP, until it is dropped.
+    /// Reads the files when they change, until it is dropped.
     pub(crate) async fn watch(&self) {
         let mut look = tokio::time::interval(LOOK_EVERY);
-        let mut hang_ups = unix::signal(unix::SignalKind::hangup())
-            .map_err(|e| tracing::error!(error = %e, "SIGHUP is not heard"))
-            .ok();
         loop {
-            let hung_up = async {
-                match &mut hang_ups {
-                    Some(hang_ups) => hang_ups.recv().await,
-                    None => std::future::pending().await,
-                }
-            };
-            let all = tokio::select! {
-                _ = hung_up => true,
-                _ = look.tick() => false,
-            };
-            self.refresh(all);
+            look.tick().await;
+            self.refresh(false);
         }
     }
 

@@ -37,11 +37,11 @@ enum Credential {
 /// What is wrong with a line of the file. It repeats nothing of the line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
-pub struct LineError {
+pub(crate) struct LineError {
     /// The line's number, from 1.
-    pub line: usize,
+    pub(crate) line: usize,
     /// What is wrong with it.
-    pub what: &'static str,
+    pub(crate) what: &'static str,
 }
 
 impl Principals {
