@@ -29,7 +29,7 @@ Examples:
 Scopes:
   read     look: listings, events, checks, values
   lock     take locks and write values, and look
-  admin    evict, see the store and the metrics, and look
+  admin    evict, see the metrics, and look
   Each is for all names, or for some: lock:jobs/*, read:nightly. Write %20 for a blank in a name.
 
 Exit codes:

@@ -145,7 +145,42 @@ impl Reader<'_> {
         Ok(serve::Settings {
             listen: self.texts_of(table.remove("listen"))?,
             socket_mode: self.parsed_of(table.remove("socket_mode"), serve::mode)?,
-            insecure: self.truth_of(table.remove("insecure"))?,
+            security: self.security(&mut table)?,
+        })
+    }
+
+    /// The part of `[serve]` that says who may come in.
+    fn security(
+        &self,
+        table: &mut BTreeMap<&str, Value<'_>>,
+    ) -> Result<serve::SecurityArgs, Failure> {
+        let path = |text: &str| Ok(PathBuf::from(text));
+        let mut file = |key: &str| self.parsed_of(table.remove(key), path);
+        let (tokens, tls_cert, tls_key) = (file("tokens")?, file("tls_cert")?, file("tls_key")?);
+        let (client_ca, signing_keys) = (file("client_ca")?, file("signing_keys")?);
+        let audit_log = file("audit_log")?;
+        let mut limit = |key: &str| self.parsed_of(table.remove(key), serve::number);
+        let (max_requests, max_sessions) = (limit("max_requests")?, limit("max_sessions")?);
+        let (max_waiters, max_streams) = (limit("max_waiters")?, limit("max_streams")?);
+        let mut is_true =
+            |key: &str| self.truth_of(table.remove(key)).map(Option::unwrap_or_default);
+        let accept_plain_sequencers = is_true("accept_plain_sequencers")?;
+        let insecure = is_true("insecure")?;
+        let host = self.texts_of(table.remove("host"))?;
+        Ok(serve::SecurityArgs {
+            tokens,
+            tls_cert,
+            tls_key,
+            client_ca,
+            host,
+            signing_keys,
+            accept_plain_sequencers,
+            audit_log,
+            max_requests,
+            max_sessions,
+            max_waiters,
+            max_streams,
+            insecure,
         })
     }
 

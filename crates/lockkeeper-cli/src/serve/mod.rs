@@ -1,9 +1,11 @@
 //! `lockkeeper serve`: the lock service on this machine.
 
 mod notify;
+mod security;
 mod settings;
 
-pub(crate) use settings::{KEYS, Settings, mode};
+pub(crate) use security::SecurityArgs;
+pub(crate) use settings::{KEYS, Settings, mode, number};
 
 use crate::{
     cli::Common,
@@ -16,9 +18,7 @@ use crate::{
 use anyhow::anyhow;
 use clap::Args;
 use lockkeeper::{Keeper, TTL_DEFAULT};
-use lockkeeper_server::{
-    Address, Listener, Options, Security, SecurityError, SecurityOptions, Service,
-};
+use lockkeeper_server::{Address, Listener, Options, Security, Service};
 use serde_json::json;
 use std::{sync::Arc, time::Duration};
 use tokio::signal::unix::{SignalKind, signal};
@@ -31,6 +31,8 @@ Examples:
   lockkeeper serve --listen 127.0.0.1:0 --json     any free port; one line of JSON says which
   curl -X POST http://127.0.0.1:7601/v1/locks/nightly
                                                    take a lock
+  lockkeeper serve --listen 0.0.0.0:7601 --tokens tokens --tls-cert cert.pem --tls-key key.pem
+                                                   for other machines; lockkeeper token new makes the tokens
 
 Every flag can also stand in [serve] of a file of settings (socket_mode = \"660\"), or in the environment
 (LOCKKEEPER_SERVE_SOCKET_MODE=660). A flag is stronger than the environment, and that than a file.
@@ -62,9 +64,8 @@ pub(crate) struct Serve {
     #[arg(value_parser = mode)]
     socket_mode: Option<u32>,
 
-    /// Listen beyond this machine although any program that reaches the address may use every lock
-    #[arg(long, env = "LOCKKEEPER_SERVE_INSECURE", value_parser = clap::builder::FalseyValueParser::new())]
-    insecure: bool,
+    #[command(flatten)]
+    security: SecurityArgs,
 
     /// Print the settings, with those from files and the environment, as TOML, and end
     #[arg(long)]
@@ -78,7 +79,7 @@ impl Serve {
             self.listen.clone_from(&file.listen);
         }
         self.socket_mode = self.socket_mode.or(file.socket_mode);
-        self.insecure |= file.insecure.unwrap_or(false);
+        self.security.fill(&file.security);
     }
 
     fn addresses(&self) -> Vec<Address> {
@@ -99,9 +100,9 @@ impl Serve {
             self.addresses().iter().map(|address| quoted(&address.to_string())).collect();
         let (store, mode) = (quoted(&store::without_secrets(url)), self.socket_mode());
         format!(
-            "store = {store}\n\n[serve]\nlisten = [{}]\nsocket_mode = \"{mode:o}\"\ninsecure = {}\n",
+            "store = {store}\n\n[serve]\nlisten = [{}]\nsocket_mode = \"{mode:o}\"\n{}",
             listen.join(", "),
-            self.insecure
+            self.security.printed()
         )
     }
 }
@@ -124,7 +125,7 @@ pub(crate) async fn serve(args: &Serve, common: &Common) -> Result<End, Failure>
     options.ttl = store::ttl(&url).unwrap_or(TTL_DEFAULT);
     options.lock_delay = store::lock_delay(&url).unwrap_or_default();
     let listeners = listen(args).await?;
-    let code = output::answer(&greeting(&url, &listeners, common)?);
+    let code = output::answer(&greeting(&url, &listeners, options.security.has_tls(), common)?);
     if code != 0 {
         return Ok(End::Code(code));
     }
@@ -141,12 +142,10 @@ pub(crate) async fn serve(args: &Serve, common: &Common) -> Result<End, Failure>
 
 /// Who may come in. An address that lets in more than it should is refused.
 fn security(args: &Serve) -> Result<Security, Failure> {
-    let refused = |e: SecurityError| Failure::new(exit_code::CONFIGURATION, anyhow!(e));
-    let mut options = SecurityOptions::default();
-    options.insecure = args.insecure;
-    let security = Security::open(options).map_err(refused)?;
+    let security = args.security.open()?;
     for address in args.addresses() {
-        security.allow(&address).map_err(refused)?;
+        let allowed = security.allow(&address);
+        allowed.map_err(|e| Failure::new(exit_code::CONFIGURATION, anyhow!(e)))?;
         if let Some(warning) = security.warning(&address) {
             output::warning(&warning);
         }
@@ -167,12 +166,17 @@ async fn listen(args: &Serve) -> Result<Vec<Listener>, Failure> {
 }
 
 /// What the service says at its start: where it is, and a line to try.
-fn greeting(url: &str, listeners: &[Listener], common: &Common) -> Result<String, Failure> {
+fn greeting(
+    url: &str,
+    listeners: &[Listener],
+    has_tls: bool,
+    common: &Common,
+) -> Result<String, Failure> {
     let addresses: Vec<Address> =
         listeners.iter().map(Listener::address).collect::<Result<_, _>>().map_err(Failure::bug)?;
     let store = printable(&store::without_secrets(url));
     let web = addresses.iter().find_map(|address| match address {
-        Address::Tcp(at) => Some(format!("http://{at}")),
+        Address::Tcp(at) => Some(format!("http{}://{at}", if has_tls { "s" } else { "" })),
         Address::Unix(_) => None,
     });
     let console = web.as_ref().map(|web| format!("{web}/"));
@@ -272,7 +276,7 @@ mod tests {
         let file = Settings {
             listen: vec!["unix:/file".parse().unwrap()],
             socket_mode: Some(0o660),
-            insecure: None,
+            security: SecurityArgs::default(),
         };
         let mut serve = parse("--listen unix:/flag");
         serve.fill(&file);

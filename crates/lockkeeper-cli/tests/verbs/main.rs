@@ -10,6 +10,7 @@ mod elect;
 mod evict;
 mod held;
 mod serve;
+mod serve_security;
 mod token;
 
 use assert_cmd::assert::OutputAssertExt as _;

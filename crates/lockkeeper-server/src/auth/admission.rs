@@ -21,7 +21,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use http::{Extensions, HeaderMap, Method, StatusCode, header};
-use lockkeeper::{Name, store::http::wire};
+use lockkeeper::{Name, TicketId, store::http::wire};
 use std::{
     sync::Arc,
     time::{Instant, SystemTime},
@@ -68,10 +68,13 @@ pub(crate) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
 }
 
 /// What an eviction was about, for the audit log: the route sets it as an extension of its answer.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Forced {
-    pub(crate) ticket: Option<lockkeeper::TicketId>,
+    pub(crate) ticket: TicketId,
+    /// The fence that the request has named.
     pub(crate) fence: Option<u64>,
+    /// Was the ticket in the line?
+    pub(crate) is_done: bool,
 }
 
 impl Gate {
@@ -128,15 +131,17 @@ impl Gate {
                 return self.service.options.security.note_refused(entry);
             }
             _ if self.scope != Scope::Admin || self.method == Method::GET => return,
-            status if status.is_success() => "evicted",
-            _ => "evict_failed",
+            _ => match response.extensions().get::<Forced>() {
+                Some(Forced { is_done: true, .. }) => "evicted",
+                _ => "evict_failed",
+            },
         };
-        let forced = response.extensions().get::<Forced>().copied().unwrap_or_default();
+        let forced = response.extensions().get::<Forced>();
         let mut entry = self.entry(event, Some(principal), peer);
         entry.status = Some(response.status().as_u16());
         entry.lock = lock;
-        entry.ticket = forced.ticket.map(|ticket| ticket.to_string());
-        entry.fence = forced.fence;
+        entry.ticket = forced.map(|forced| forced.ticket.to_string());
+        entry.fence = forced.and_then(|forced| forced.fence);
         if let Some(problem) = problem {
             entry = entry.detail(problem);
         }

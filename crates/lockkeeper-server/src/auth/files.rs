@@ -30,7 +30,7 @@ pub(crate) fn refuse_writable_by_all(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Hashes are no secrets, but names and rights are nobody's business either.
+/// Hashes are no secrets, but the principals' names and rights need not be read by all users.
 pub(crate) fn is_readable_by_all(path: &Path) -> bool {
     mode(path).is_ok_and(|mode| mode & READ_BY_ALL != 0)
 }

@@ -22,7 +22,7 @@ mod stream;
 pub(crate) mod tls;
 mod tokens;
 
-pub(crate) use admission::{Gate, admit};
+pub(crate) use admission::{Forced, Gate, admit};
 pub(crate) use front::front;
 pub use limits::Quota;
 pub use tls::TlsFiles;

@@ -114,7 +114,7 @@ impl SigningKeys {
     pub fn read(path: impl AsRef<Path>) -> Result<Self, SigningKeysError> {
         let file = fs::File::open(path)?;
         let meta = file.metadata()?;
-        // A pipe, as the shell's <(…), is nobody else's to read.
+        // A pipe, as the shell's <(…), has one reader.
         let mode = meta.permissions().mode() & 0o777;
         if meta.is_file() && mode & 0o004 != 0 {
             return Err(SigningKeysError::Readable(mode));
