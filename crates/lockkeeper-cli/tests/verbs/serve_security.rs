@@ -1,6 +1,9 @@
 //! `lockkeeper serve --tokens`: who may come in.
 
-use crate::{answer, support::{Place, Running, eventually}};
+use crate::{
+    answer,
+    support::{Place, Running, eventually},
+};
 use nix::sys::signal::Signal;
 use std::{
     fs,
@@ -50,7 +53,10 @@ fn a_token_is_good_from_the_line_in_the_file_until_it_is_removed() {
     eventually(|| status(&address, &first) == 401);
     assert_eq!(status(&address, &second), 200);
     let audit = fs::read_to_string(&audit).unwrap();
-    assert!(audit.contains(r#""event":"reloaded""#) && audit.contains(r#""event":"refused""#), "{audit}");
+    assert!(
+        audit.contains(r#""event":"reloaded""#) && audit.contains(r#""event":"refused""#),
+        "{audit}"
+    );
     assert!(!audit.contains(&first) && !audit.contains(&second));
     service.signal(Signal::SIGTERM);
     assert_eq!(service.code(), 0);
