@@ -26,6 +26,8 @@ const SCHEMES: &[&str] = &[
     "mariadb",
     "etcd",
     "zookeeper",
+    "lockkeeper+http",
+    "lockkeeper+https",
 ];
 
 /// Looks at the command line and at the variable that names the store.

@@ -14,6 +14,7 @@
 //! | `known` | the sessions that this instance has seen |
 //! | `session_id`, `principal`, `auth` | whose session it is, and what a caller may do |
 //! | `events`, `metrics`, `console` | what happens, in figures and on a page |
+//! | `late` | the service's clock, and requests that come after their deadline |
 //! | `listen`, `connection` | sockets, their limits, and the shutdown |
 
 mod auth;
@@ -26,6 +27,7 @@ mod events;
 mod extract;
 mod health;
 mod known;
+mod late;
 mod listen;
 mod locks;
 mod metrics;

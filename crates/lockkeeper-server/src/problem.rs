@@ -44,6 +44,7 @@ pub(crate) const KINDS: &[(&str, u16, &str)] = &[
     ("option", 422, "A value is out of bounds"),
     ("limit", 429, "A limit of this caller is reached"),
     ("fault", 500, "A fault of the service"),
+    ("too_late", 503, "The request came after its deadline"),
     ("stopping", 503, "This instance is stopping"),
 ];
 

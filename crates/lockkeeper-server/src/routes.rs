@@ -3,7 +3,7 @@
 
 use crate::{
     auth::{self, Gate},
-    cells, check, console, events, health, locks, metrics, openapi,
+    cells, check, console, events, health, late, locks, metrics, openapi,
     principal::Scope::{self, Lock, Open, Read},
     problem::Problem,
     service::Service,
@@ -80,6 +80,7 @@ pub fn router(service: &Service) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(front)
         .layer(observed)
+        .layer(middleware::from_fn(late::refuse))
         .with_state(service.clone())
 }
 

@@ -48,9 +48,9 @@
 //! [`store`] is the contract with stores, for authors of one.
 //!
 //! # Features
-//! `sqlite` (default), `etcd`, `mysql`, `postgres`, `redis` (with Redlock) and `zookeeper` are the stores;
-//! the memory store is always there. `serde` makes listings and ids serializable. `signed` signs sequencers and
-//! verifies them ([`SigningKeys`]). `metrics` counts with the
+//! `sqlite` (default), `etcd`, `http` (the lock service), `mysql`, `postgres`, `redis` (with Redlock) and
+//! `zookeeper` are the stores; the memory store is always there. `serde` makes listings and ids serializable.
+//! `signed` signs sequencers and verifies them ([`SigningKeys`]). `metrics` counts with the
 //! crate of that name; events go to `tracing` in any case.
 //!
 //! # Platforms

@@ -6,6 +6,8 @@ mod authority;
 #[cfg(feature = "_network")]
 pub(crate) use authority::Authority;
 
+#[cfg(feature = "http")]
+use super::http::Http;
 use super::{AnyStore, erased::Boxed, memory::Memory};
 #[cfg(feature = "redis")]
 use super::{redis::Redis, redlock::Redlock};
@@ -99,6 +101,15 @@ stores! {
     "zookeeper" if feature = "zookeeper":
         "zookeeper" "zookeeper://HOST,HOST,HOST"
         => |url| AnyStore::new(super::zookeeper::Zookeeper::connect(url).await?);
+    "http" if feature = "http":
+        "lockkeeper+http" "lockkeeper+http://HOST,HOST"
+        => |url| AnyStore::new(Http::connect(super::http::config::Config::tcp(url, false)?).await?);
+    "http" if feature = "http":
+        "lockkeeper+https" "lockkeeper+https://HOST,HOST"
+        => |url| AnyStore::new(Http::connect(super::http::config::Config::tcp(url, true)?).await?);
+    "http" if feature = "http":
+        "lockkeeper+unix" "lockkeeper+unix:PATH"
+        => |url| AnyStore::new(Http::connect(super::http::config::Config::unix(url)?).await?);
 }
 
 /// The kind of store with this scheme.
@@ -111,7 +122,10 @@ fn kind(scheme: &str) -> Result<&'static Kind> {
 const COMMON: &[&str] = &["ttl", "lock_delay"];
 
 /// The options whose values are paths of local files.
-const FILES: &[&str] = &["password_file", "tls_ca", "tls_cert", "tls_key"];
+const FILES: &[&str] = &["password_file", "tls_ca", "tls_cert", "tls_key", "token_file"];
+
+/// The schemes whose URLs are the path of a local file.
+const LOCAL: &[&str] = &["sqlite:", "lockkeeper+unix:"];
 
 /// A store's URL, taken apart: `scheme:rest?option=value&…`.
 #[derive(Clone)]
@@ -260,11 +274,12 @@ type Root<'a> = &'a dyn Fn() -> Result<PathBuf>;
 fn rooted(url: &str, root: Root<'_>) -> Result<String> {
     StoreUrl::parse(url)?;
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
-    let address = match address.strip_prefix("sqlite:") {
-        Some(path) => {
+    let local = LOCAL.iter().find_map(|scheme| Some((scheme, address.strip_prefix(scheme)?)));
+    let address = match local {
+        Some((scheme, path)) => {
             let path = path.strip_prefix("//").unwrap_or(path);
-            check_path("sqlite:", &decoded(path)?)?;
-            beneath(root, path)?.map(|path| format!("sqlite:{path}"))
+            check_path(scheme, &decoded(path)?)?;
+            beneath(root, path)?.map(|path| format!("{scheme}{path}"))
         }
         None => None,
     }
@@ -326,9 +341,26 @@ impl StoreUrl {
         self.options.iter().any(|(name, _)| name == option)
     }
 
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "redis", feature = "http"))]
     pub(crate) fn scheme(&self) -> &str {
         &self.scheme
+    }
+
+    /// What follows the scheme as the path of a socket.
+    #[cfg(feature = "http")]
+    pub(crate) fn socket_path(&self) -> Result<PathBuf> {
+        let path = decoded(self.rest.strip_prefix("//").unwrap_or(&self.rest))?;
+        check_path(&format!("{}:", self.scheme), &path)?;
+        Ok(path.into())
+    }
+
+    /// The path of the file that an option names.
+    #[cfg(feature = "http")]
+    pub(crate) fn take_path(&mut self, option: &str) -> Result<Option<PathBuf>> {
+        debug_assert!(FILES.contains(&option), "a relative path in {option}= would travel");
+        let Some(path) = self.take(option) else { return Ok(None) };
+        check_path(&format!("{option}="), &path)?;
+        Ok(Some(path.into()))
     }
 
     /// The bytes of the file that an option names.
@@ -346,6 +378,13 @@ impl StoreUrl {
     }
 
     /// The text of the file that an option names, without the line's end.
+    #[cfg(any(
+        feature = "etcd",
+        feature = "mysql",
+        feature = "postgres",
+        feature = "redis",
+        feature = "zookeeper"
+    ))]
     pub(crate) fn take_file(&mut self, option: &str) -> Result<Option<String>> {
         let Some(bytes) = self.take_file_bytes(option)? else { return Ok(None) };
         match String::from_utf8(bytes) {

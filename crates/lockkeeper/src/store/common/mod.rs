@@ -18,7 +18,7 @@ pub(crate) mod reconnect;
 pub(crate) mod refusal;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod repeat;
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "http", feature = "mysql", feature = "postgres", feature = "redis"))]
 pub(crate) mod server_clock;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 pub(crate) mod text;

@@ -36,6 +36,12 @@ impl ServerClock {
         self.local() + self.offset.load(Ordering::Relaxed)
     }
 
+    /// The same once the server has told its time.
+    #[cfg(feature = "http")]
+    pub(in crate::store) fn request_deadline_if_known(&self) -> Option<i64> {
+        (self.offset.load(Ordering::Relaxed) != 0).then(|| self.request_deadline())
+    }
+
     /// The server's time from which on a request that is sent now must have no effect.
     pub(in crate::store) fn request_deadline(&self) -> i64 {
         self.now().saturating_add(i64::try_from(REQUEST_VALID.as_micros()).unwrap_or(i64::MAX))

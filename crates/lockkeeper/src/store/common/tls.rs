@@ -7,9 +7,9 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 use std::sync::Arc;
-#[cfg(feature = "etcd")]
+#[cfg(any(feature = "etcd", feature = "http"))]
 pub(in crate::store) use wire::late;
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "http", feature = "zookeeper"))]
 pub(in crate::store) use wire::{Stream, dial};
 
 /// What a URL says about TLS. `None` if it says nothing and it is not `wanted` either.
@@ -66,7 +66,7 @@ fn certificates(pem: &[u8], option: &str) -> Result<Vec<CertificateDer<'static>>
     Ok(all)
 }
 
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+#[cfg(any(feature = "etcd", feature = "http", feature = "zookeeper"))]
 mod wire {
     use crate::clock::timeout;
     use rustls::pki_types::ServerName;

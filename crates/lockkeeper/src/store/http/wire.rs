@@ -22,6 +22,7 @@ use crate::{
         ticket::{Mode, Owner, TicketId},
     },
 };
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde::{Deserialize, Serialize};
 
 /// The header with a session's secret.
@@ -36,6 +37,12 @@ pub const TICKET: &str = "lockkeeper-ticket";
 pub const EDIT: &str = "lockkeeper-edit";
 /// The header of an answer with the fence under which a cell was written.
 pub const FENCE: &str = "lockkeeper-fence";
+
+/// The header of every answer with the service's clock, in milliseconds since 1970.
+pub const CLOCK: &str = "lockkeeper-clock";
+/// The header with the time, on that clock, after which the request must have no effect: the service refuses it then
+/// (503, `too_late`). An instance that stood still carries out nothing that its client gave up long ago.
+pub const DEADLINE: &str = "lockkeeper-deadline";
 
 /// The longest wait of one request. A client that wants to wait longer asks again.
 pub const WAIT_MAX_MS: u64 = 60_000;
@@ -231,6 +238,36 @@ pub struct Label {
     /// The exact bytes, where the text cannot have them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_base64: Option<String>,
+}
+
+impl Label {
+    /// A label of these bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        let label_base64 = std::str::from_utf8(bytes).is_err().then(|| to_base64(bytes));
+        Self { label: String::from_utf8_lossy(bytes).into_owned(), label_base64 }
+    }
+
+    /// The exact bytes; nothing if the base64 is none.
+    #[must_use]
+    pub fn into_bytes(self) -> Option<Vec<u8>> {
+        match self.label_base64 {
+            Some(text) => from_base64(&text),
+            None => Some(self.label.into_bytes()),
+        }
+    }
+}
+
+/// The standard alphabet, with padding.
+#[must_use]
+pub fn to_base64(bytes: &[u8]) -> String {
+    BASE64.encode(bytes)
+}
+
+/// The bytes behind such a text.
+#[must_use]
+pub fn from_base64(text: &str) -> Option<Vec<u8>> {
+    BASE64.decode(text).ok()
 }
 
 /// `POST /v1/locks/{name}`.
