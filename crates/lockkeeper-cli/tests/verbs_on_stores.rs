@@ -70,9 +70,18 @@ fn main() -> ExitCode {
             test(&Site::at(place.url(), LINES, place)?)
         })
     });
+    let on_service = TESTS.map(|(name, test)| {
+        trials::trial((), format!("{name}::service"), move |()| {
+            let place = Place::new();
+            let mut service = place.start(&["serve", "--json", "--listen", "127.0.0.1:0"]);
+            let said: Value = serde_json::from_str(&service.line())?;
+            let at = said["listen"][0].as_str().context("an address")?;
+            test(&Site::at(format!("lockkeeper+http://{at}"), LINES, place)?)
+        })
+    });
     let outage = "an_observer_goes_on_through_an_outage";
     let alone = vec![trials::trial(REDIS, outage, an_observer_goes_on_through_an_outage)];
-    trials::main(of_servers.chain([on_files.into(), alone]))
+    trials::main(of_servers.chain([on_files.into(), on_service.into(), alone]))
 }
 
 /// A store, and a folder for what the command needs.

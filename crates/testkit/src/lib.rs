@@ -7,6 +7,7 @@ pub mod live;
 pub mod peers;
 mod redlock;
 pub mod servers;
+pub mod service;
 pub mod trials;
 mod zookeeper;
 

@@ -3,5 +3,8 @@
 use std::{path::Path, process::ExitCode};
 
 fn main() -> ExitCode {
-    testkit::main(&testkit::servers::all(), Some(Path::new(env!("CARGO_BIN_EXE_taker"))))
+    let taker = Path::new(env!("CARGO_BIN_EXE_taker"));
+    let mut all = testkit::servers::all();
+    all.extend(testkit::service::subjects(taker));
+    testkit::main(&all, Some(taker))
 }
