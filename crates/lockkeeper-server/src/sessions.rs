@@ -173,7 +173,7 @@ impl Service {
             Renewal::Renewed { version, tickets } => {
                 self.hub.session_renewed(&session.public);
                 let digest = tickets.map(|of| Digest { count: of.count, sum: of.sum.to_string() });
-                Ok((version.to_string(), digest))
+                Ok((format!("{:016x}.{version}", self.instance), digest))
             }
             Renewal::Lost => {
                 self.lost(session);

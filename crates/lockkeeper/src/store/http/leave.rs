@@ -58,7 +58,7 @@ pub(super) fn edited(reply: &Reply) -> StoreResult<Edited> {
         return Ok(Edited::Done);
     }
     match error::kind_of(reply).as_deref() {
-        Some("stale") => Ok(Edited::NotHeld),
+        Some("stale" | "not_held") => Ok(Edited::NotHeld),
         _ => Err(error::refusal(reply)),
     }
 }
