@@ -188,12 +188,7 @@ async fn two(program: PathBuf) -> anyhow::Result<Dataset> {
 }
 
 /// One instance for each case, in front of a server that all cases share.
-fn of_server(
-    program: &Path,
-    name: &str,
-    recipe: ::servers::Recipe,
-    direct: &Subject,
-) -> Subject {
+fn of_server(program: &Path, name: &str, recipe: ::servers::Recipe, direct: &Subject) -> Subject {
     let (server, program) = (Arc::new(Server::of(recipe)), program.to_owned());
     let subject = Subject::new(name, direct.can(), move || {
         let (server, program) = (Arc::clone(&server), program.clone());
@@ -282,7 +277,9 @@ async fn counted(program: PathBuf) -> Verdict {
         });
     }
     let reached = async |share: u32| {
-        let is_there = || count.lock().unwrap_or_else(PoisonError::into_inner).0 >= KEEPERS * ROUNDS * share / 3;
+        let is_there = || {
+            count.lock().unwrap_or_else(PoisonError::into_inner).0 >= KEEPERS * ROUNDS * share / 3
+        };
         eventually("a part is counted", async || is_there()).await;
     };
     reached(1).await;
