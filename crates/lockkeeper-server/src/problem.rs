@@ -41,6 +41,7 @@ pub(crate) const KINDS: &[(&str, u16, &str)] = &[
     ("other_instance", 421, "Another instance has this session"),
     ("host", 421, "The service has another name"),
     ("sequencer", 422, "The sequencer is not accepted"),
+    ("unsigned", 422, "The sequencer has no signature"),
     ("option", 422, "A value is out of bounds"),
     ("limit", 429, "A limit of this caller is reached"),
     ("fault", 500, "A fault of the service"),

@@ -26,7 +26,8 @@ impl Security {
             Ok(signed) => Ok(signed.sequencer),
             Err(SignedError::Unsigned) if self.accept_plain_sequencers => plain(),
             Err(e @ SignedError::Unsigned) => {
-                Err(refused(format!("{e}; send it as this service has given it out (lk1.…)")))
+                let what = format!("{e}; send it as this service has given it out (lk1.…)");
+                Err(Problem::new("unsigned", what).not_applied())
             }
             Err(e) => Err(refused(e.to_string())),
         }

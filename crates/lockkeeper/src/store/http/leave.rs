@@ -58,6 +58,10 @@ pub(super) fn edited(reply: &Reply) -> StoreResult<Edited> {
         return Ok(Edited::Done);
     }
     match error::kind_of(reply).as_deref() {
+        Some("stale" | "not_held") if reply.was_sent_before => {
+            let what = "the ticket is not held now; an earlier copy of the request may have been carried out";
+            Err(StoreError::unknown(KIND, ErrorKind::Unavailable, what))
+        }
         Some("stale" | "not_held") => Ok(Edited::NotHeld),
         _ => Err(error::refusal(reply)),
     }

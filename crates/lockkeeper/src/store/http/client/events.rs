@@ -12,7 +12,7 @@ use crate::{
     store::{StoreResult, common::tls::late},
 };
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use std::{sync::atomic::AtomicBool, time::Duration};
 
@@ -49,10 +49,16 @@ impl Client {
         let (answer, sender) = answer?;
         let (head, body) = answer.into_parts();
         if !head.status.is_success() {
-            let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            let body = timeout(OPEN, Limited::new(body, LINE_MAX).collect()).await;
+            let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes());
+            let body = body.unwrap_or_default();
             let (status, headers) = (head.status, head.headers);
             let reply = Reply { status, headers, body, was_sent_before: false };
-            let not_now = error::not_now(&reply).inspect(|_| self.leave_endpoint(epoch));
+            let not_now = error::not_now(&reply);
+            // A limit of this caller is no fault of the instance.
+            if not_now.is_some() && reply.status != 429 {
+                self.leave_endpoint(epoch);
+            }
             return Err(not_now.unwrap_or_else(|| error::refusal(&reply)));
         }
         let (lines, endpoint) = (Lines::default(), endpoint.to_string());

@@ -23,7 +23,8 @@ use std::{
 /// How long a request may take, all attempts together: a little longer than the stores behind the service take, so
 /// that their own answers arrive.
 const REQUEST: Duration = Duration::from_secs(6);
-/// How long one attempt may take when there is another instance to try and a second copy does no harm.
+/// How long the first attempt may take when there is another instance to try and a second copy does no harm. Each
+/// further one may take twice as long: a slow store must be able to answer at last.
 const ATTEMPT: Duration = Duration::from_millis(1500);
 /// The same when a second copy would be answered differently.
 const ONLY_ATTEMPT: Duration = Duration::from_secs(3);
@@ -110,9 +111,13 @@ impl Client {
         let (mut was_sent, mut has_new_token) = (false, false);
         let (mut failures, mut quick_failures) = (0_usize, 0);
         loop {
-            let began = self.clock.now();
-            let failure = match self.attempt(ask, end).await {
-                Ok(reply) if reply.status == 401 && !has_new_token && self.token.reload() => {
+            let (began, token) = (self.clock.now(), self.token.header());
+            let failure = match self.attempt(ask, end, failures).await {
+                Ok(reply)
+                    if reply.status == 401
+                        && !has_new_token
+                        && self.token.reload(token.as_ref()) =>
+                {
                     has_new_token = true;
                     continue;
                 }
@@ -137,14 +142,14 @@ impl Client {
     }
 
     /// Sends a request once, to the instance in use.
-    async fn attempt(&self, ask: &Ask, end: Moment) -> Result<Reply, Failure> {
+    async fn attempt(&self, ask: &Ask, end: Moment, failures: usize) -> Result<Reply, Failure> {
         let epoch = self.epoch();
         let endpoint = self.endpoint(epoch);
         let mut abandoned = AbandonedRequest::at(self, epoch);
         let left = end.saturating_since(abandoned.began);
         let patience = match ask.retry {
             _ if self.endpoints.len() == 1 => left,
-            Retry::Safe => left.min(ATTEMPT),
+            Retry::Safe => left.min(ATTEMPT * (1 << failures.min(2))),
             Retry::Never => left.min(ONLY_ATTEMPT),
         };
         let sent = AtomicBool::new(false);

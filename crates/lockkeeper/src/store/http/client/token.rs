@@ -41,14 +41,15 @@ impl Token {
         self.header.lock().clone()
     }
 
-    /// Reads the file again; says whether it has another token now.
-    pub(super) fn reload(&self) -> bool {
+    /// Reads the file again; says whether the token is another one than a request has used. Another request may
+    /// have read the file in the meantime.
+    pub(super) fn reload(&self, used: Option<&HeaderValue>) -> bool {
         let text = self.file.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
-        let Some(new) = text.and_then(|text| header(&text)) else { return false };
         let mut header = self.header.lock();
-        let is_other = header.as_ref() != Some(&new);
-        *header = Some(new);
-        is_other
+        if let Some(new) = text.and_then(|text| self::header(&text)) {
+            *header = Some(new);
+        }
+        header.as_ref() != used
     }
 }
 
@@ -75,9 +76,11 @@ mod tests {
         std::fs::write(&path, "one\n").unwrap();
         let token = Token::from_file(path.clone()).unwrap();
         assert_eq!(token.header().unwrap(), "Bearer one");
-        assert!(!token.reload());
+        let used = token.header();
+        assert!(!token.reload(used.as_ref()));
         std::fs::write(&path, "two").unwrap();
-        assert!(token.reload());
+        assert!(token.reload(used.as_ref()));
+        assert!(token.reload(used.as_ref()), "the second of two requests that were refused");
         assert_eq!(token.header().unwrap(), "Bearer two");
     }
 
