@@ -8,7 +8,7 @@ use axum::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header, request::Parts};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use lockkeeper::{Name, TicketId};
+use lockkeeper::{NAME_MAX, Name, TicketId};
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
 
@@ -104,6 +104,18 @@ impl<T: DeserializeOwned> FromRequestParts<Service> for Query<T> {
 fn refused(method: &Method, detail: String) -> Problem {
     let problem = Problem::new("request", detail);
     if method == Method::GET { problem } else { problem.not_applied() }
+}
+
+/// Can names begin so? Stores may refuse what cannot stand in a name, and take it for a fault.
+///
+/// # Errors
+/// `option`.
+pub(crate) fn prefix(text: &str) -> Result<(), Problem> {
+    if text.len() > NAME_MAX || text.contains(char::is_control) {
+        let what = format!("prefix has at most {NAME_MAX} bytes, and no control characters");
+        return Err(Problem::option(what));
+    }
+    Ok(())
 }
 
 /// The lock that the path names.

@@ -1,9 +1,10 @@
 //! What a caller may do.
 
 use crate::problem::Problem;
-use lockkeeper::Name;
+use lockkeeper::{Name, store::ListScope};
 use percent_encoding::percent_decode_str;
 use std::{
+    fmt,
     str::FromStr,
     sync::{Arc, LazyLock},
 };
@@ -43,6 +44,24 @@ pub struct Principal(Arc<Rights>);
 struct Rights {
     name: String,
     grants: Vec<Grant>,
+    credential: CredentialId,
+}
+
+/// Which credential has admitted the caller: one that was admitted by a token is another one than its successor with a
+/// fresh token, so that the streams of a token end with it. Sessions and limits go by the name alone.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CredentialId([u8; 32]);
+
+impl CredentialId {
+    pub(crate) fn new(hash: [u8; 32]) -> Self {
+        Self(hash)
+    }
+}
+
+impl fmt::Debug for CredentialId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CredentialId(hidden)")
+    }
 }
 
 static EVERYTHING: LazyLock<Principal> = LazyLock::new(|| {
@@ -54,7 +73,11 @@ static EVERYTHING: LazyLock<Principal> = LazyLock::new(|| {
 
 impl Principal {
     pub(crate) fn new(name: String, grants: Vec<Grant>) -> Self {
-        Self(Arc::new(Rights { name, grants }))
+        Self::admitted(name, grants, CredentialId::default())
+    }
+
+    pub(crate) fn admitted(name: String, grants: Vec<Grant>, credential: CredentialId) -> Self {
+        Self(Arc::new(Rights { name, grants, credential }))
     }
 
     /// A caller that may do everything: without authentication, every caller.
@@ -96,22 +119,32 @@ impl Principal {
         if scope == Scope::Open {
             return vec![within.to_owned()];
         }
-        let mut all: Vec<&str> =
-            self.patterns(scope).filter_map(|names| names.within(within)).collect();
-        all.sort_unstable();
-        // In the order of bytes, all texts with a prefix stand directly behind it.
-        let mut shortest: Vec<String> = Vec::new();
-        for prefix in all {
-            if shortest.last().is_none_or(|last| !prefix.starts_with(last.as_str())) {
-                shortest.push(prefix.to_owned());
-            }
-        }
-        shortest
+        shortest(self.patterns(scope).filter_map(|names| names.within(within)).collect())
     }
 
     fn patterns(&self, scope: Scope) -> impl Iterator<Item = &Pattern> {
         let gives = move |grant: &&Grant| grant.scope == scope || scope == Scope::Read;
         self.0.grants.iter().filter(gives).map(|grant| &grant.names)
+    }
+
+    /// What shows all names with which it may do this, within those that begin with `within`, and no other name: in the
+    /// order of the names, none twice.
+    pub(crate) fn listings(&self, scope: Scope, within: &str) -> Vec<ListScope> {
+        let prefixes = self.patterns(scope).filter(|names| names.is_prefix);
+        let prefixes = shortest(prefixes.filter_map(|names| names.within(within)).collect());
+        let is_covered = |text: &str| prefixes.iter().any(|prefix| text.starts_with(prefix));
+        let names = self.patterns(scope).filter(|names| !names.is_prefix);
+        let mut names: Vec<&str> = names.filter_map(|names| names.within(within)).collect();
+        names.retain(|name| !is_covered(name));
+        names.sort_unstable();
+        names.dedup();
+        // No name begins with one of the prefixes, so all names of a prefix stand together in the order.
+        let exact = names.into_iter().filter_map(|name| Name::new(name).ok());
+        let mut all: Vec<ListScope> = exact.map(ListScope::Exact).collect();
+        let of = |prefix: &String| ListScope::Prefix { prefix: prefix.clone(), after: None };
+        all.extend(prefixes.iter().map(of));
+        all.sort_by(|one, other| text(one).cmp(text(other)));
+        all
     }
 
     /// The same as a result.
@@ -123,6 +156,26 @@ impl Principal {
             true => Ok(()),
             false => Err(Problem::denied(scope)),
         }
+    }
+}
+
+/// Those that cover all others.
+fn shortest(mut all: Vec<&str>) -> Vec<String> {
+    all.sort_unstable();
+    // In the order of bytes, all texts with a prefix stand directly behind it.
+    let mut shortest: Vec<String> = Vec::new();
+    for prefix in all {
+        if shortest.last().is_none_or(|last| !prefix.starts_with(last.as_str())) {
+            shortest.push(prefix.to_owned());
+        }
+    }
+    shortest
+}
+
+fn text(listing: &ListScope) -> &str {
+    match listing {
+        ListScope::Exact(name) => name.as_str(),
+        ListScope::Prefix { prefix, .. } => prefix,
     }
 }
 
@@ -214,6 +267,20 @@ mod tests {
             ci.prefixes(Scope::Read, "webs").is_empty() && ci.prefixes(Scope::Admin, "").is_empty()
         );
         assert_eq!(Principal::everything().prefixes(Scope::Admin, ""), [""]);
+    }
+
+    #[test]
+    fn a_listing_shows_all_names_and_no_other() {
+        let ci = principal("lock:jobs/* read:jobs/a/* read:web read:web/* read:jobs/z read:a");
+        let all = ci.listings(Scope::Read, "");
+        let texts: Vec<_> = all.iter().map(|of| (text(of), is_exact(of))).collect();
+        assert_eq!(texts, [("a", true), ("jobs/", false), ("web", true), ("web/", false)]);
+        let within = ci.listings(Scope::Read, "web/b");
+        assert!(within.len() == 1 && text(&within[0]) == "web/b" && !is_exact(&within[0]));
+    }
+
+    fn is_exact(listing: &ListScope) -> bool {
+        matches!(listing, ListScope::Exact(_))
     }
 
     #[test]

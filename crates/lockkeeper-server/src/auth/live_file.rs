@@ -12,7 +12,14 @@ pub(crate) struct LiveFile<T> {
     paths: Vec<PathBuf>,
     read: Box<dyn Fn() -> Result<T, String> + Send + Sync>,
     value: RwLock<Arc<T>>,
-    seen: Mutex<Vec<Option<Stamp>>>,
+    seen: Mutex<Seen>,
+}
+
+/// What was found at the last look.
+struct Seen {
+    stamps: Vec<Option<Stamp>>,
+    /// Why the files could not be read then. They are tried again at every look, for the cause may lie elsewhere.
+    failure: Option<String>,
 }
 
 /// By what a changed file is known.
@@ -33,7 +40,7 @@ impl<T> LiveFile<T> {
         read: impl Fn() -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Self, String> {
         // Looked at first: a change while they are read is seen as one.
-        let seen = stamps(&paths);
+        let seen = Seen { stamps: stamps(&paths), failure: None };
         let value = RwLock::new(Arc::new(read()?));
         Ok(Self { paths, read: Box::new(read), value, seen: Mutex::new(seen) })
     }
@@ -43,20 +50,28 @@ impl<T> LiveFile<T> {
         Arc::clone(&self.value.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Reads the files again if they have changed, or in any case. `None` if they have not; an error leaves the value as it
-    /// was, and is said once per change.
+    /// Reads the files again if they have changed or could not be read before, or in any case. `None` if there is
+    /// nothing new; an error leaves the value as it was, and is said once.
     pub(crate) fn refresh(&self, in_any_case: bool) -> Option<Result<(), String>> {
         let now = stamps(&self.paths);
-        {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if *seen == now && !in_any_case {
-                return None;
-            }
-            *seen = now;
+        // Held while the files are read, so that no older value follows a newer one.
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = seen.stamps != now || in_any_case;
+        if !is_new && seen.failure.is_none() {
+            return None;
         }
-        Some((self.read)().map(|value| {
-            *self.value.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(value);
-        }))
+        seen.stamps = now;
+        match (self.read)() {
+            Ok(value) => {
+                seen.failure = None;
+                *self.value.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(value);
+                Some(Ok(()))
+            }
+            Err(e) => {
+                let before = seen.failure.replace(e.clone());
+                (is_new || before.as_ref() != Some(&e)).then_some(Err(e))
+            }
+        }
     }
 
     /// The files, for messages.
@@ -84,6 +99,7 @@ fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn a_broken_file_leaves_the_value_and_is_said_once() {
@@ -106,5 +122,28 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert!(live.refresh(false).unwrap().is_err() && *live.get() == 22);
         assert!(live.refresh(true).unwrap().is_err(), "in any case");
+    }
+
+    #[test]
+    fn a_read_that_fails_is_tried_again_although_the_file_stays_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        fs::write(&path, "before").unwrap();
+        let fails = Arc::new(AtomicBool::new(false));
+        let read = {
+            let (path, fails) = (path.clone(), Arc::clone(&fails));
+            move || match fails.load(Ordering::Relaxed) {
+                true => Err("too many open files".to_owned()),
+                false => fs::read_to_string(&path).map_err(|e| e.to_string()),
+            }
+        };
+        let live = LiveFile::open(vec![path.clone()], read).unwrap();
+        fails.store(true, Ordering::Relaxed);
+        fs::write(&path, "a line less").unwrap();
+        assert!(live.refresh(false).unwrap().is_err());
+        assert_eq!(live.refresh(false), None, "it is said once");
+        fails.store(false, Ordering::Relaxed);
+        assert_eq!(live.refresh(false), Some(Ok(())));
+        assert_eq!((live.get().as_str(), live.refresh(false)), ("a line less", None));
     }
 }

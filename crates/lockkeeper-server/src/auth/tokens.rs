@@ -2,7 +2,7 @@
 //!
 //! It has hashes of tokens only. A token has 256 random bits, so a plain SHA-256 of it cannot be turned back by trying.
 
-use crate::principal::{Grant, Principal};
+use crate::principal::{CredentialId, Grant, Principal};
 use percent_encoding::percent_decode_str;
 use rand::TryRng as _;
 use ring::digest::{SHA256, digest};
@@ -68,7 +68,7 @@ impl Principals {
         found.filter(|line| line.is_good(now)).map(|line| line.principal.clone())
     }
 
-    /// Is this principal, with these rights, still in the file?
+    /// Is this principal, with these rights and this credential, still in the file?
     pub(crate) fn has(&self, principal: &Principal, now: SystemTime) -> bool {
         self.lines.iter().any(|line| line.is_good(now) && line.principal == *principal)
     }
@@ -102,14 +102,24 @@ impl Line {
         if grants.is_empty() {
             return Err("the principal has no scope: read, lock or admin, as in lock:jobs/*");
         }
-        let principal = Principal::new((*name).to_owned(), grants);
-        Ok(Self { principal, credential: credential.parse()?, until })
+        let credential: Credential = credential.parse()?;
+        let principal = Principal::admitted((*name).to_owned(), grants, credential.id());
+        Ok(Self { principal, credential, until })
     }
 }
 
 fn time_of(text: &str) -> Result<SystemTime, &'static str> {
     humantime::parse_rfc3339_weak(text)
         .map_err(|_| "until= needs a time in UTC, as 2027-01-31T00:00:00Z")
+}
+
+impl Credential {
+    fn id(&self) -> CredentialId {
+        CredentialId::new(match self {
+            Self::Token(hash) => *hash,
+            Self::Certificate(name) => hash(&format!("cert${name}")),
+        })
+    }
 }
 
 impl FromStr for Credential {

@@ -8,8 +8,8 @@ use super::{
     root::Root,
 };
 use lockkeeper::{
-    Line, Store as _,
-    store::{LIST_MAX, ListScope, StoreResult, http::wire::Freshness},
+    ErrorKind, Line, Store as _,
+    store::{LIST_MAX, ListScope, StoreResult, clock::Moment, http::wire::Freshness},
 };
 use std::time::Duration;
 
@@ -97,27 +97,58 @@ pub(super) async fn run(hub: Hub) {
     }
 }
 
-/// Looks at these parts, and tells what has changed; says whether anything has. `None`: the store does not answer.
+/// Looks at these parts, and tells what has changed; says whether anything has. `None`: the store does not answer, or
+/// shows none of them.
 async fn look(hub: &Hub, roots: &[Root], book: &mut Book) -> Option<bool> {
-    let mut is_changed = false;
+    let mut look = Look::default();
     for root in roots {
         let at = now(hub);
-        match lines(hub, root).await {
+        look.take_in(hub, book, root, lines(hub, root).await, at).ok()?;
+    }
+    if look.shown.is_empty() {
+        return None;
+    }
+    hub.store_answered();
+    hub.looked_at(&look.shown);
+    Some(look.is_changed)
+}
+
+/// What a look has brought.
+#[derive(Debug, Default)]
+struct Look {
+    is_changed: bool,
+    shown: Vec<Root>,
+}
+
+/// The store does not answer: the other parts need not be asked for.
+#[derive(Debug)]
+struct NoAnswer;
+
+impl Look {
+    /// Takes in what the store has said of one part. A part that it refuses to show holds up no other one.
+    fn take_in(
+        &mut self,
+        hub: &Hub,
+        book: &mut Book,
+        root: &Root,
+        lines: StoreResult<Vec<Line>>,
+        at: Moment,
+    ) -> Result<(), NoAnswer> {
+        match lines {
             Ok(lines) => {
                 let changes = book.take_in(root, lines, at);
-                is_changed |= !changes.is_empty();
+                self.is_changed |= !changes.is_empty();
                 hub.changes(changes);
+                self.shown.push(root.clone());
+                Ok(())
             }
             Err(e) => {
                 tracing::debug!(error = %e, "cannot look at the store for the events");
                 hub.store_failed(&e);
-                return None;
+                if e.kind == ErrorKind::Unavailable { Err(NoAnswer) } else { Ok(()) }
             }
         }
     }
-    hub.store_answered();
-    hub.looked_at(roots);
-    Some(is_changed)
 }
 
 async fn lines(hub: &Hub, root: &Root) -> StoreResult<Vec<Line>> {
@@ -143,6 +174,11 @@ async fn lines(hub: &Hub, root: &Root) -> StoreResult<Vec<Line>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::{Options, Service};
+    use lockkeeper::{
+        StoreError,
+        store::{AnyStore, memory::Memory},
+    };
 
     #[test]
     fn the_pause_grows_while_nothing_changes_and_the_looks_take_a_twentieth_at_most() {
@@ -160,5 +196,21 @@ mod tests {
         pace.looked(true, slow);
         let share = slow.as_secs_f64() / (slow + pace.wait()).as_secs_f64();
         assert!((share - 0.05).abs() < 1e-9, "{share}");
+    }
+
+    #[tokio::test]
+    async fn a_part_that_the_store_refuses_to_show_holds_up_no_other_one() {
+        let store = AnyStore::new(Memory::new());
+        let hub = Service::new(store, Options::default()).hub.clone();
+        let [refused, good] = ["a", "b"].map(|prefix| Root::Prefix(prefix.to_owned()));
+        let failed = |kind| Err(StoreError::not_applied("memory", kind, "told so"));
+        let (mut look, mut book, at) = (Look::default(), Book::default(), now(&hub));
+        let corrupt = failed(ErrorKind::Corrupt);
+        assert!(look.take_in(&hub, &mut book, &refused, corrupt, at).is_ok());
+        assert!(look.take_in(&hub, &mut book, &good, Ok(Vec::new()), at).is_ok());
+        assert!(look.shown.len() == 1 && look.shown[0] == good, "{look:?}");
+        let down = failed(ErrorKind::Unavailable);
+        assert!(look.take_in(&hub, &mut book, &good, down, at).is_err());
+        assert!(!hub.store_is_up());
     }
 }

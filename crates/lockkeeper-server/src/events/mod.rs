@@ -27,7 +27,7 @@ pub(crate) use change::{token, wait};
 pub(crate) use hub::{Hub, Taken};
 
 use crate::{
-    extract::{Answer, Caller, LockName, Query},
+    extract::{self, Answer, Caller, LockName, Query},
     principal::Scope,
     problem::Problem,
     routes::{Route, route},
@@ -64,6 +64,7 @@ async fn watch(
         return Err(Problem::stopping());
     }
     let last_id = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok());
+    extract::prefix(&prefix)?;
     // Names that the caller may not see are not looked at for its sake.
     let roots = principal.prefixes(Scope::Read, &prefix).into_iter().map(Root::Prefix).collect();
     let stream = stream::open(&service, principal, roots, last_id);

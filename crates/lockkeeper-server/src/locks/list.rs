@@ -2,7 +2,7 @@
 
 use crate::{
     checks, events,
-    extract::{Answer, Caller, LockName, Query, millis},
+    extract::{self, Answer, Caller, LockName, Query, millis},
     principal::{Principal, Scope},
     problem::Problem,
     service::Service,
@@ -15,7 +15,7 @@ use lockkeeper::{
         http::wire::{LineTicket, ListLocks, LockLine, LocksPage, LookAtLock},
     },
 };
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 /// The lines of a page whose request names no limit.
 const LIMIT_DEFAULT: usize = 100;
@@ -64,29 +64,53 @@ pub(super) async fn list(
     if !(1..=LIST_MAX).contains(&limit) {
         return Err(Problem::option(format!("limit must be between 1 and {LIST_MAX}")));
     }
+    extract::prefix(&ask.prefix)?;
     let is_shown = |line: &Line| which.has(line) && may_see(&principal, line);
+    // Other names are not listed at all: a page might end among them, and `next` would show one.
+    let mut parts: VecDeque<_> = principal.listings(Scope::Read, &ask.prefix).into();
     let (mut locks, mut after, mut looked) = (Vec::new(), ask.after, 0);
     let next = loop {
-        let scope = ListScope::Prefix { prefix: ask.prefix.clone(), after: after.clone() };
+        let Some(part) = parts.front().cloned() else { break None };
+        let Some(scope) = behind(part, after.as_ref()) else {
+            parts.pop_front();
+            continue;
+        };
+        let is_exact = matches!(scope, ListScope::Exact(_));
         let page = service.heard(service.store.list(scope).await)?;
         looked += page.len();
-        let (is_last, end) = (page.len() < LIST_MAX, page.last().map(|line| line.name.clone()));
+        if is_exact || page.len() < LIST_MAX {
+            parts.pop_front();
+        }
+        let end = page.last().map(|line| line.name.clone());
         let mut shown = page.into_iter().filter(is_shown);
         locks.extend(shown.by_ref().take(limit - locks.len()).map(|line| self::shown(&line)));
         if locks.len() == limit {
-            let more = !is_last || shown.next().is_some();
+            let more = !parts.is_empty() || shown.next().is_some();
             break locks.last().map(|line: &LockLine| line.lock.clone()).filter(|_| more);
         }
-        if is_last {
-            break None;
-        }
-        after = end;
+        after = end.or(after);
         if looked >= LOOKED_MAX {
-            break after;
+            break after.filter(|_| !parts.is_empty());
         }
     };
     let not_shown = service.store.blind_spots().map(str::to_owned);
     Ok(Answer::ok(LocksPage { locks, next, not_shown }))
+}
+
+/// What of this part comes after this name; `None` if nothing does.
+fn behind(part: ListScope, after: Option<&Name>) -> Option<ListScope> {
+    match (part, after) {
+        (ListScope::Exact(name), Some(after)) if name <= *after => None,
+        (ListScope::Prefix { prefix, .. }, Some(after))
+            if prefix.as_str() < after.as_str() && !after.as_str().starts_with(&prefix) =>
+        {
+            None
+        }
+        (ListScope::Prefix { prefix, .. }, after) => {
+            Some(ListScope::Prefix { prefix, after: after.cloned() })
+        }
+        (exact @ ListScope::Exact(_), _) => Some(exact),
+    }
 }
 
 fn may_see(principal: &Principal, line: &Line) -> bool {

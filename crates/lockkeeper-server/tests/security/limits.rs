@@ -123,3 +123,19 @@ async fn a_broken_file_keeps_the_principals_of_the_last_good_one() {
     assert!(audit.contains(r#""event":"reloaded""#), "{audit}");
     assert!(audit.contains(r#""event":"refused""#) && audit.contains("/v1/store"), "{audit}");
 }
+
+#[tokio::test]
+async fn a_stream_ends_when_its_token_is_replaced_by_another_one_of_the_same_principal() {
+    let folder = Folder::new();
+    let [stolen, fresh] = [token("ci", &["lock"]), token("ci", &["lock"])];
+    let server = Server::start(principals(folder.write("tokens", &stolen.line))).await;
+    let stream = server.ask(Method::GET, "/v1/events", Some(&stolen.token), "").await;
+    assert!(stream.is_stream());
+    let both = format!("{}\n{}", stolen.line, fresh.line);
+    folder.write("tokens", &both);
+    server.security.refresh(true);
+    let other = server.ask(Method::GET, "/v1/events", Some(&fresh.token), "").await;
+    assert!(other.is_stream());
+    folder.write("tokens", &fresh.line);
+    stream.ended().await;
+}
