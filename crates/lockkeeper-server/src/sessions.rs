@@ -3,7 +3,7 @@
 use crate::{
     checks,
     extract::{Answer, Caller, Json},
-    principal::Scope::Lock,
+    principal::{Principal, Scope::Lock},
     problem::Problem,
     routes::{Route, route},
     service::Service,
@@ -109,7 +109,11 @@ async fn close(State(service): State<Service>, session: Session) -> Result<Answe
     Ok(Answer::ok(Done { result: "closed".to_owned() }))
 }
 
-async fn hints(State(service): State<Service>, session: Session) -> Result<Response, Problem> {
+async fn hints(
+    State(service): State<Service>,
+    Caller(principal): Caller,
+    session: Session,
+) -> Result<Response, Problem> {
     service.seen(session.id)?;
     if !service.store.capabilities().wakes {
         let what = "hints; poll the session instead";
@@ -117,15 +121,24 @@ async fn hints(State(service): State<Service>, session: Session) -> Result<Respo
         return Err(StoreError::not_applied(service.store.scheme(), kind, what).into());
     }
     let (to, from) = mpsc::channel(16);
-    let mut hints = service.hint_stream(session.id);
-    tokio::spawn(async move {
-        while let Some(hint) = hints.recv().await {
-            if to.send(message(&hint)).await.is_err() {
-                return;
-            }
-        }
-    });
+    tokio::spawn(forward(service.hint_stream(session.id), principal, to));
     Ok(sse::answer(&service, from))
+}
+
+/// Sends hints on until the client is gone. A store tells every session of each lock that comes free: the client hears
+/// only of those that it may lock.
+async fn forward(mut hints: mpsc::Receiver<Hint>, principal: Principal, to: mpsc::Sender<Bytes>) {
+    loop {
+        let hint = tokio::select! {
+            hint = hints.recv() => hint,
+            () = to.closed() => return,
+        };
+        let Some(hint) = hint else { return };
+        let is_foreign = matches!(&hint, Hint::Freed { lock } if !principal.may(Lock, lock));
+        if !is_foreign && to.send(message(&hint)).await.is_err() {
+            return;
+        }
+    }
 }
 
 fn message(hint: &Hint) -> Bytes {
@@ -147,7 +160,7 @@ impl Service {
     ) -> Result<Vec<TicketState>, Problem> {
         let all = self.heard(self.store.poll(session.id, which).await)?;
         for (name, ticket, status) in &all {
-            self.hub.told(name, *ticket, status);
+            self.hub.told(&session.public, name, *ticket, status);
         }
         Ok(standing::tickets(all))
     }
@@ -180,5 +193,42 @@ impl Service {
                 Err(StoreError::session_over(self.store.scheme()).into())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockkeeper::Name;
+    use std::time::Duration;
+
+    const DEADLINE: Duration = Duration::from_secs(30);
+
+    fn listen() -> (mpsc::Sender<Hint>, mpsc::Receiver<Bytes>, tokio::task::JoinHandle<()>) {
+        let principal = Principal::new("ci".to_owned(), vec!["lock:jobs/*".parse().unwrap()]);
+        let ((hint, hints), (to, from)) = (mpsc::channel(4), mpsc::channel(4));
+        (hint, from, tokio::spawn(forward(hints, principal, to)))
+    }
+
+    #[tokio::test]
+    async fn the_hints_of_a_client_name_no_lock_that_it_may_not_lock() {
+        let (hint, mut from, task) = listen();
+        for name in ["web/a", "jobs/a"] {
+            hint.send(Hint::Freed { lock: Name::new(name).unwrap() }).await.unwrap();
+        }
+        drop(hint);
+        let first = from.recv().await.unwrap();
+        let text = String::from_utf8_lossy(&first);
+        assert!(text.contains("jobs/a") && !text.contains("web"), "{text}");
+        assert_eq!(from.recv().await, None);
+        task.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn hints_are_forwarded_no_longer_than_their_client_listens() {
+        let (hint, from, task) = listen();
+        drop(from);
+        tokio::time::timeout(DEADLINE, task).await.expect("the task ends").unwrap();
+        assert!(hint.is_closed());
     }
 }

@@ -128,14 +128,17 @@ impl Hub {
         }
     }
 
-    /// A client was told how its ticket stands.
-    pub(crate) fn told(&self, name: &Name, ticket: TicketId, status: &TicketStatus) {
+    /// A client was told how a ticket stands in its session. It may ask for any name and any ticket, also for those of
+    /// other clients, which are gone as far as its session knows.
+    pub(crate) fn told(&self, session: &str, name: &Name, ticket: TicketId, status: &TicketStatus) {
         match status {
             TicketStatus::Granted { fence } => {
                 let granted = Draft::new(EventKind::Granted, name, ticket);
-                self.tell_if_live(Draft { fence: Some(*fence), ..granted });
+                self.tell_if_live(session, Draft { fence: Some(*fence), ..granted });
             }
-            TicketStatus::Gone => self.tell_if_live(Draft::new(EventKind::Lost, name, ticket)),
+            TicketStatus::Gone => {
+                self.tell_if_live(session, Draft::new(EventKind::Lost, name, ticket));
+            }
             TicketStatus::Waiting(_) => {}
         }
     }
@@ -234,8 +237,9 @@ impl Hub {
         self.tell_all(vec![draft]);
     }
 
-    fn tell_if_live(&self, draft: Draft) {
-        if self.state().tickets.is_live(draft.ticket) {
+    fn tell_if_live(&self, session: &str, draft: Draft) {
+        let is_live = self.state().tickets.is_live(session, &draft.name, draft.ticket);
+        if is_live {
             self.tell(draft);
         }
     }

@@ -14,6 +14,8 @@ use std::{
 
 /// How many tickets are remembered at most. Of one that was forgotten the events say less.
 const LIVE_MAX: usize = 131_072;
+/// How often the sessions that are over are taken out.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
 /// How many tickets that have ended: a look that was under way may still show them.
 const ENDED_MAX: usize = 16_384;
 
@@ -54,6 +56,7 @@ pub(super) struct Tickets {
     /// Requests under way that end a ticket. What a look says of its end waits for them.
     ending: HashMap<TicketId, Option<Draft>>,
     sessions: HashMap<Arc<str>, Session>,
+    swept: Option<Moment>,
 }
 
 impl Tickets {
@@ -62,7 +65,13 @@ impl Tickets {
         if self.ended.contains(&draft.ticket) {
             return None;
         }
-        let stage = self.live.get(&draft.ticket).map(|known| known.stage);
+        let known = self.live.get(&draft.ticket);
+        // A client chooses the ids of its tickets, and can choose one that stands in the line of another lock. What it
+        // does with its own ticket says nothing about the other one, and must not show the other's owner and label.
+        if known.is_some_and(|known| known.name != draft.name) {
+            return None;
+        }
+        let stage = known.map(|known| known.stage);
         match draft.kind {
             EventKind::Queued if stage.is_some() => return None,
             EventKind::Granted if matches!(stage, Some(Stage::Granted | Stage::Kept)) => {
@@ -183,9 +192,12 @@ impl Tickets {
         self.ending.remove(&ticket).flatten()
     }
 
-    /// Does the ticket wait here, or does it hold its lock? For a client that was told otherwise.
-    pub(super) fn is_live(&self, ticket: TicketId) -> bool {
-        let stage = self.live.get(&ticket).map(|known| known.stage);
+    /// Does this session's ticket wait for this lock, or hold it? For a client that was told otherwise.
+    pub(super) fn is_live(&self, session: &str, name: &Name, ticket: TicketId) -> bool {
+        let known = self.live.get(&ticket).filter(|known| {
+            known.name == *name && known.session.as_deref().is_some_and(|its| its == session)
+        });
+        let stage = known.map(|known| known.stage);
         matches!(stage, Some(Stage::Waiting | Stage::Granted)) && !self.ending.contains_key(&ticket)
     }
 
@@ -196,6 +208,11 @@ impl Tickets {
     }
 
     pub(super) fn session_opened(&mut self, session: &str, life: Duration, now: Moment) {
+        // Without this, the sessions of clients that only open them would pile up.
+        if self.swept.is_none_or(|at| now.saturating_since(at) >= SWEEP_EVERY) {
+            self.swept = Some(now);
+            self.sweep(now);
+        }
         let session = self.sessions.entry(session.into()).or_insert_with(|| Session {
             until: now,
             life,
@@ -219,6 +236,12 @@ impl Tickets {
 
     /// How many sessions live that were opened here, as far as their renewals came through here.
     pub(super) fn sessions(&mut self, now: Moment) -> usize {
+        self.sweep(now);
+        self.sessions.len()
+    }
+
+    /// Takes out the sessions that are over, with their tickets.
+    fn sweep(&mut self, now: Moment) {
         let live = &mut self.live;
         self.sessions.retain(|_, session| {
             let is_over = session.until < now;
@@ -227,7 +250,6 @@ impl Tickets {
             }
             !is_over
         });
-        self.sessions.len()
     }
 
     /// The looks have ended: what only they have shown is not followed any more.
@@ -319,6 +341,37 @@ mod tests {
         tickets.session_opened("public", Duration::from_secs(1), at(0));
         tickets.session_renewed("public", at(900));
         assert_eq!((tickets.sessions(at(1_500)), tickets.sessions(at(2_000))), (1, 0));
+    }
+
+    #[test]
+    fn sessions_that_are_over_go_while_others_are_opened() {
+        let mut tickets = Tickets::default();
+        for second in 0..=100 {
+            tickets.session_opened(
+                &format!("public-{second}"),
+                Duration::from_secs(1),
+                at(second * 1000),
+            );
+        }
+        let left = tickets.sessions.len();
+        assert!(left <= 12, "{left} sessions are left of 101, of which 2 live");
+    }
+
+    #[test]
+    fn a_client_says_nothing_about_tickets_that_are_not_its_own() {
+        let mut tickets = Tickets::default();
+        let session = Some("public".into());
+        let granted = Draft { session, ..draft(EventKind::Granted, true) };
+        let [name, other] = [granted.name.clone(), Name::new("b").unwrap()];
+        let id = granted.ticket;
+        tickets.admit(granted, at(1)).unwrap();
+        assert!(tickets.is_live("public", &name, id));
+        assert!(!tickets.is_live("public", &other, id) && !tickets.is_live("else", &name, id));
+        for kind in [EventKind::Queued, EventKind::Granted, EventKind::Label, EventKind::Released] {
+            let theirs = Draft { name: other.clone(), ..draft(kind, true) };
+            assert!(tickets.admit(theirs, at(2)).is_none(), "{kind:?} of a ticket of the same id");
+        }
+        assert!(tickets.admit(draft(EventKind::Released, true), at(3)).is_some());
     }
 
     #[test]

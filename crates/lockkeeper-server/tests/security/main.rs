@@ -2,6 +2,7 @@
 
 mod front;
 mod limits;
+mod others;
 mod routes;
 mod secrets;
 mod signed;

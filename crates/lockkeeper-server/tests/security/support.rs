@@ -33,10 +33,14 @@ pub(crate) struct Server {
 impl Server {
     /// On a store of its own in memory.
     pub(crate) async fn start(options: SecurityOptions) -> Self {
+        Self::on(AnyStore::new(Memory::new()), options).await
+    }
+
+    pub(crate) async fn on(store: AnyStore, options: SecurityOptions) -> Self {
         let security = Arc::new(Security::open(options).unwrap());
         let mut options = Options::default();
         options.security = Arc::clone(&security);
-        let service = Service::new(AnyStore::new(Memory::new()), options);
+        let service = Service::new(store, options);
         let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap(), 0o600).await.unwrap();
         let Address::Tcp(address) = listener.address().unwrap() else { panic!("not TCP") };
         let serving = serve(service.clone(), vec![listener]);
