@@ -168,10 +168,11 @@ fn jeopardy_is_told_once_and_its_end_once(site: &mut Proxied) -> Result<()> {
     let line = words.find("lockkeeper: `a` not renewed for ");
     ensure!(line.ends_with(" s; stops at 8 s"), "{line}");
     site.open();
-    let line = words.line();
-    ensure!(line.starts_with("lockkeeper: `a` renewed again after "), "{line}");
+    words.find("lockkeeper: `a` renewed again after ");
     ensure!(holder.end().success());
-    let rest = words.rest();
+    let mut rest = words.rest();
+    // What the server's set-up can hurt is told once a day, whenever the server has answered.
+    rest.retain(|line| !line.contains("(said once a day"));
     ensure!(rest.is_empty(), "{rest:?}");
     Ok(())
 }

@@ -249,26 +249,20 @@ async fn a_recovery_from_a_crashed_process_is_another_history(server: Running) {
     assert!(killed.expect("a program that every system has").success());
     // The first process of the server may learn of it late, and takes connections until then.
     eventually("another history", async || {
-        let again = eventually_connected(server.url()).await;
-        let history = again.query_one(history, &[]).await;
-        history.is_ok_and(|row| row.get::<_, i64>(0) != before.0)
+        asked(server.url(), history).await.is_some_and(|history| history != before.0)
     })
     .await;
-    let again = eventually_connected(server.url()).await;
-    assert_eq!(again.number(started).await, before.1, "the server was not restarted");
+    eventually("the server was not restarted", async || {
+        asked(server.url(), started).await == Some(before.1)
+    })
+    .await;
 }
 
-/// Connects as soon as the server takes connections again.
-async fn eventually_connected(url: &str) -> User {
-    let is_up = async || match tokio_postgres::connect(url, tokio_postgres::NoTls).await {
-        Ok((client, connection)) => {
-            tokio::spawn(connection);
-            client.simple_query("SELECT 1").await.is_ok()
-        }
-        Err(_) => false,
-    };
-    eventually("the server is up", is_up).await;
-    User::to(url).await
+/// The one number that a statement answers with on a new connection; `None` while the server takes none, or ends it.
+async fn asked(url: &str, sql: &str) -> Option<i64> {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.ok()?;
+    tokio::spawn(connection);
+    client.query_one(sql, &[]).await.ok()?.try_get(0).ok()
 }
 
 /// The store renews a session whose user may not ask for the server's timeline, and `advice` says what that costs.
