@@ -4,7 +4,7 @@
 
 use crate::{problem::Problem, service::Service, session_id::Session};
 use lockkeeper::{
-    Store as _, Terms,
+    Store as _, Terms, TicketId,
     store::{AnyStore, SessionId},
 };
 use std::{
@@ -37,8 +37,8 @@ struct Table {
 struct Entry {
     seen: Instant,
     terms: Option<Terms>,
-    /// The session was opened by the request that took its one lock, and ends with it.
-    single: bool,
+    /// The one ticket of the session, which was opened by the request that took it, and ends with it.
+    single: Option<TicketId>,
 }
 
 impl Entry {
@@ -58,11 +58,12 @@ impl Known {
         Self { bound, table: Mutex::new(table) }
     }
 
-    fn opened(&self, session: SessionId, terms: Terms, single: bool) {
+    fn opened(&self, session: SessionId, terms: Terms, single: Option<TicketId>) {
         let mut table = self.table();
         // What has become a session of many tickets stays one, also if its first request is sent again.
-        let before = table.sessions.get(&session).is_none_or(|entry| entry.single);
-        let entry = Entry { seen: Instant::now(), terms: Some(terms), single: single && before };
+        let known = table.sessions.get(&session);
+        let single = single.filter(|_| known.is_none_or(|entry| entry.single == single));
+        let entry = Entry { seen: Instant::now(), terms: Some(terms), single };
         table.sessions.insert(session, entry);
     }
 
@@ -73,7 +74,7 @@ impl Known {
             Some(entry) => entry.seen = Instant::now(),
             None if self.bound => return false,
             None => {
-                let entry = Entry { seen: Instant::now(), terms: None, single: false };
+                let entry = Entry { seen: Instant::now(), terms: None, single: None };
                 table.sessions.insert(session, entry);
             }
         }
@@ -105,7 +106,7 @@ impl Known {
 
 impl Service {
     /// A session was opened here.
-    pub(crate) fn opened(&self, session: &Session, terms: Terms, single: bool) {
+    pub(crate) fn opened(&self, session: &Session, terms: Terms, single: Option<TicketId>) {
         self.hub.session_opened(&session.public, &terms);
         self.known.opened(session.id, terms, single);
         self.sweep();
@@ -128,13 +129,14 @@ impl Service {
     /// Another ticket joins the session: it does not end with the first one any more.
     pub(crate) fn joined(&self, session: SessionId) {
         if let Some(entry) = self.known.table().sessions.get_mut(&session) {
-            entry.single = false;
+            entry.single = None;
         }
     }
 
-    /// Does the session end with its ticket?
-    pub(crate) fn is_single(&self, session: SessionId) -> bool {
-        self.known.table().sessions.get(&session).is_some_and(|entry| entry.single)
+    /// Does the session end with this ticket?
+    pub(crate) fn ends_with(&self, session: SessionId, ticket: TicketId) -> bool {
+        let table = self.known.table();
+        table.sessions.get(&session).is_some_and(|entry| entry.single == Some(ticket))
     }
 
     /// The session was closed.
@@ -184,7 +186,7 @@ mod tests {
         let (shared, bound) = (Known::bound(false), Known::bound(true));
         let session = SessionId::random();
         assert!(shared.seen(session) && !bound.seen(session));
-        bound.opened(session, terms(), false);
+        bound.opened(session, terms(), None);
         assert!(bound.seen(session));
         bound.over(session);
         assert!(bound.seen(session), "a second close is answered, too");
@@ -193,19 +195,20 @@ mod tests {
     #[test]
     fn a_session_that_others_have_joined_does_not_end_with_its_first_ticket() {
         let (known, session) = (Known::bound(false), SessionId::random());
-        let is_single = || known.table().sessions[&session].single;
-        known.opened(session, terms(), true);
-        known.opened(session, terms(), true);
-        assert!(is_single());
-        known.table().sessions.get_mut(&session).unwrap().single = false;
-        known.opened(session, terms(), true);
-        assert!(!is_single());
+        let [first, second] = [(); 2].map(|()| TicketId::random());
+        let single = || known.table().sessions[&session].single;
+        known.opened(session, terms(), Some(first));
+        known.opened(session, terms(), Some(first));
+        assert_eq!(single(), Some(first));
+        known.opened(session, terms(), Some(second));
+        known.opened(session, terms(), Some(first));
+        assert_eq!(single(), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn sessions_without_requests_are_forgotten() {
         let (known, [opened, seen]) = (Known::bound(false), [(); 2].map(|()| SessionId::random()));
-        known.opened(opened, terms(), false);
+        known.opened(opened, terms(), None);
         known.seen(seen);
         tokio::time::advance(Duration::from_secs(120)).await;
         assert!(known.sweep() == [opened], "after its TTL and a while");

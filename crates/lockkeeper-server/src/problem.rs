@@ -86,8 +86,7 @@ impl Problem {
     /// The service is stopping, and the ticket stands where it stood.
     pub(crate) fn stopping() -> Self {
         let what = "this instance is stopping; send the same request again, to this address or another one";
-        let mut problem = Self::new("stopping", what);
-        problem.body.outcome = Some("unknown".to_owned());
+        let mut problem = Self::new("stopping", what).unknown();
         problem.retry_after = Some(0);
         problem
     }
@@ -95,6 +94,12 @@ impl Problem {
     /// Nothing was changed.
     pub(crate) fn not_applied(mut self) -> Self {
         self.body.outcome = Some("not_applied".to_owned());
+        self
+    }
+
+    /// What was asked for may have come about.
+    pub(crate) fn unknown(mut self) -> Self {
+        self.body.outcome = Some("unknown".to_owned());
         self
     }
 

@@ -14,7 +14,7 @@ use axum::{extract::State, response::Response};
 use bytes::Bytes;
 use http::Method;
 use lockkeeper::{
-    Store as _, StoreError, Terms,
+    Store as _, StoreError, Terms, TicketId,
     store::{
         Open, PollScope, Renewal,
         http::wire::{
@@ -50,7 +50,7 @@ async fn open(
         lock_delay: checks::lock_delay(ask.lock_delay_ms, service.options.lock_delay)?,
         owner: checks::owner(ask.owner),
     };
-    let terms = service.open(open, &session, false).await?;
+    let terms = service.open(open, &session, None).await?;
     let (secret, terms) = (secret.into_text(), checks::terms(&terms));
     Ok(Answer::ok(SessionOpened { session: session.public, secret, terms }))
 }
@@ -165,12 +165,12 @@ impl Service {
         Ok(standing::tickets(all))
     }
 
-    /// Opens a session in the store, and notes that it is known here.
+    /// Opens a session in the store, and notes that it is known here. `single`: the ticket with which it ends.
     pub(crate) async fn open(
         &self,
         ask: Open,
         session: &Session,
-        single: bool,
+        single: Option<TicketId>,
     ) -> Result<Terms, Problem> {
         let terms = self.heard(self.store.open(ask).await)?;
         self.opened(session, terms, single);

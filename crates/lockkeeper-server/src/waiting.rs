@@ -161,21 +161,7 @@ impl Service {
         let _ = orders.send(order);
         let sink = Arc::new(Sink { to: orders.clone(), wants_freed: false.into() });
         sessions.insert(session, orders);
-        let now = Instant::now();
-        let task = Task {
-            service: self.clone(),
-            session,
-            queue,
-            sink,
-            waiters: HashMap::new(),
-            contenders: HashMap::new(),
-            streams: Vec::new(),
-            listening: false,
-            hints_at: now,
-            hints_pause: PAUSE_FIRST,
-            idle_since: now,
-        };
-        tokio::spawn(task.run());
+        tokio::spawn(Task::new(self.clone(), session, queue, sink).run());
     }
 }
 
@@ -193,8 +179,10 @@ impl Sink {
 }
 
 impl Hints for Sink {
-    fn granted(&self, ticket: TicketId, fence: u64) {
-        self.drop(Hint::Granted { ticket, fence });
+    /// No proof of a grant: a store may tell all sessions of it, and another session may have a ticket of the same id
+    /// in another line. A poll of this session's own ticket is.
+    fn granted(&self, ticket: TicketId, _: u64) {
+        self.drop(Hint::Recheck { ticket: Some(ticket) });
     }
     fn ended(&self, ticket: TicketId) {
         self.drop(Hint::Ended { ticket });
@@ -239,6 +227,28 @@ struct Task {
 }
 
 impl Task {
+    fn new(
+        service: Service,
+        session: SessionId,
+        queue: mpsc::UnboundedReceiver<Order>,
+        sink: Arc<Sink>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            service,
+            session,
+            queue,
+            sink,
+            waiters: HashMap::new(),
+            contenders: HashMap::new(),
+            streams: Vec::new(),
+            listening: false,
+            hints_at: now,
+            hints_pause: PAUSE_FIRST,
+            idle_since: now,
+        }
+    }
+
     async fn run(mut self) {
         let mut hints: Option<Boxed<StoreError>> = None;
         let mut poll: Option<Boxed<Polled>> = None;
@@ -332,7 +342,8 @@ impl Task {
         }
     }
 
-    /// A hint may have come between the ticket's enter and now: it is polled at once.
+    /// A hint may have come between the ticket's enter and now: it is polled at once. A ticket of the same id that
+    /// waits in another line here is not waited for.
     fn add(
         &mut self,
         name: Name,
@@ -340,6 +351,9 @@ impl Task {
         wait: Wait,
         to: oneshot::Sender<watch::Receiver<Standing>>,
     ) {
+        if self.waiters.get(&ticket).is_some_and(|waiter| waiter.name != name) {
+            return;
+        }
         let waiter = self.waiters.entry(ticket).or_insert_with(|| InLine {
             name,
             standing: watch::Sender::new(Standing::Waits(wait, None)),
@@ -352,12 +366,9 @@ impl Task {
     fn hinted(&mut self, hint: &Hint) {
         let now = Instant::now();
         match hint {
-            Hint::Granted { ticket, fence } => {
-                if let Some(waiter) = self.waiters.remove(ticket) {
-                    waiter.standing.send_replace(Standing::Granted(*fence));
-                }
-            }
-            Hint::Ended { ticket } | Hint::Recheck { ticket: Some(ticket) } => {
+            Hint::Granted { ticket, .. }
+            | Hint::Ended { ticket }
+            | Hint::Recheck { ticket: Some(ticket) } => {
                 if let Some(waiter) = self.waiters.get_mut(ticket) {
                     waiter.due = now;
                 }
@@ -400,7 +411,8 @@ impl Task {
                 asked.iter().for_each(|(_, ticket)| self.stands(*ticket, TicketStatus::Gone));
             }
             Err(e) => {
-                let (now, problem) = (Instant::now(), Problem::from(e));
+                // Even if the poll was not applied, the ticket stood in line before it.
+                let (now, problem) = (Instant::now(), Problem::from(e).unknown());
                 for (_, ticket) in asked {
                     let Some(waiter) = self.waiters.get_mut(ticket) else { continue };
                     waiter.due = waiter.due.min(now + waiter.pause);
@@ -464,5 +476,76 @@ async fn maybe<T>(future: &mut Option<Boxed<T>>) -> T {
     match future {
         Some(future) => future.await,
         None => pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use axum::response::IntoResponse as _;
+    use http_body_util::BodyExt as _;
+    use lockkeeper::{
+        Mode, Owner,
+        store::{AnyStore, Enter, Entered, Leave, Manner, Open, Place, memory::Memory},
+    };
+
+    #[tokio::test]
+    async fn a_ticket_whose_last_poll_failed_may_stand_in_line() {
+        let service = Service::new(AnyStore::new(Memory::new()), Options::default());
+        let (orders, queue) = mpsc::unbounded_channel();
+        let sink = Arc::new(Sink { to: orders, wants_freed: false.into() });
+        let mut task = Task::new(service, SessionId::random(), queue, sink);
+        let (name, ticket): (Name, _) = ("a".parse().unwrap(), TicketId::random());
+        let (to, from) = oneshot::channel();
+        task.add(name.clone(), ticket, Wait::new(1, Duration::ZERO), to);
+        let e = StoreError::not_applied("memory", ErrorKind::Unavailable, "it restarts");
+        task.answered(&[(name, ticket)], Err(e));
+        let standing = from.await.unwrap().borrow().clone();
+        let Standing::Waits(_, Some(trouble)) = standing else { panic!("{standing:?}") };
+        let body = trouble.into_response().into_body().collect().await.unwrap().to_bytes();
+        let told: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!((&told["kind"], &told["outcome"]), (&"unavailable".into(), &"unknown".into()));
+    }
+
+    #[tokio::test]
+    async fn a_hint_of_a_grant_does_not_prove_it() {
+        let service = Service::new(AnyStore::new(Memory::new()), Options::default());
+        let enter = async || {
+            let session = SessionId::random();
+            let (ttl, lock_delay) = (Duration::from_secs(60), Duration::ZERO);
+            let open = Open { session, ttl, lock_delay, owner: Owner::default() };
+            service.store.open(open).await.unwrap();
+            let place = Place { session, name: "a".parse().unwrap(), ticket: TicketId::random() };
+            let (mode, manner, label) = (Mode::Exclusive, Manner::Queue, Vec::new());
+            let ask = Enter { place: place.clone(), mode, manner, label };
+            (place, service.store.enter(ask).await.unwrap())
+        };
+        let (held, granted) = enter().await;
+        let (place, queued) = enter().await;
+        let (Entered::Granted { fence }, Entered::Queued(wait)) = (granted, queued) else {
+            panic!("one holds, one waits")
+        };
+        let (session, ticket) = (place.session, place.ticket);
+        let waiter = service.waiter(session, place.name, ticket, wait).await;
+        let mut stream = service.hint_stream(session);
+        let to = service.waiting.sessions.lock().unwrap()[&session].clone();
+        Sink { to, wants_freed: false.into() }.granted(ticket, 4_711);
+        let patience = Duration::from_secs(20);
+        let told = async {
+            loop {
+                match stream.recv().await {
+                    Some(Hint::Recheck { ticket: Some(of) }) => break of,
+                    Some(Hint::Recheck { ticket: None }) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        assert_eq!(tokio::time::timeout(patience, told).await.unwrap(), ticket);
+        assert!(matches!(*waiter.standing.borrow(), Standing::Waits(..)));
+        let leave = Leave { place: held, keep: None, stray: false };
+        service.store.leave(leave).await.unwrap();
+        let standing = waiter.until(Instant::now() + patience).await;
+        assert!(matches!(standing, Standing::Granted(own) if own > fence && own != 4_711));
     }
 }

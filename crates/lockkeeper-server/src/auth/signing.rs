@@ -6,6 +6,11 @@ use lockkeeper::{Sequencer, SignedError};
 use std::time::{Duration, SystemTime};
 
 impl Security {
+    /// Are there keys?
+    pub(crate) fn signs(&self) -> bool {
+        self.keys.is_some()
+    }
+
     /// The grant as text: signed if there are keys. Its session ends after this time unless it is renewed.
     pub(crate) fn write_sequencer(&self, sequencer: &Sequencer, ends_in: Duration) -> String {
         match &self.keys {

@@ -21,6 +21,8 @@ pub(super) struct Ask {
     pub(super) withdraws: bool,
     /// Has the client made all ids, so that it can send the same request again?
     pub(super) is_repeatable: bool,
+    /// Has the service made the session's secret, so that the client knows the session only from the answer?
+    pub(super) is_private: bool,
     /// The session to open; nothing if the ticket joins one.
     pub(super) opening: Option<Opening>,
 }
@@ -45,6 +47,8 @@ impl Ask {
         let manner = manner(service, mode, ask.manner, wait)?;
         let label = checks::label(ask.label, ask.label_base64.as_deref())?;
         let (ticket, secret) = (ask.ticket, ask.secret.as_deref());
+        let is_repeatable = ticket.is_some() && (joins || secret.is_some());
+        let is_private = !joins && secret.is_none();
         let opening = match joins {
             true if secret.is_some()
                 || ask.ttl_ms.is_some()
@@ -70,8 +74,10 @@ impl Ask {
             manner,
             wait,
             label,
-            withdraws: ask.withdraw_on_disconnect.unwrap_or(!joins),
-            is_repeatable: ticket.is_some() && (joins || secret.is_some()),
+            // Another copy of a request that can be repeated may wait at another instance, or be granted there.
+            withdraws: ask.withdraw_on_disconnect.unwrap_or(!joins && !is_repeatable),
+            is_repeatable,
+            is_private,
             opening,
         })
     }

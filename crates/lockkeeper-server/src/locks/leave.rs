@@ -1,20 +1,20 @@
 //! `DELETE` and `PATCH /v1/locks/{name}/tickets/{ticket}`: a ticket leaves, or gets another label.
 
-use super::{ask::unsupported, withdraw};
+use super::ask::unsupported;
 use crate::{
     checks,
     extract::{Answer, Caller, Json, LockName, Query, Ticket},
     principal::Scope,
     problem::Problem,
     service::Service,
-    session_id,
+    session_id::{self, Session},
 };
 use axum::extract::State;
 use http::HeaderMap;
 use lockkeeper::{
-    ErrorKind, Store as _,
+    ErrorKind, Store as _, TicketId,
     store::{
-        Edit, Edited, Leave, Left, Place,
+        Edit, Edited, Leave, Left, Place, PollScope,
         http::wire::{ChangeTicket, Done, LeaveLock},
     },
 };
@@ -44,16 +44,31 @@ pub(super) async fn leave(
         answer => service.heard(answer)?,
     };
     ending.left(left, kept);
-    if service.is_single(session.id) {
-        let service = service.clone();
-        tokio::spawn(async move { withdraw::close(&service, &session).await });
-    }
+    close_with(&service, &session, ticket).await;
     let result = match left {
         Left::Released => "released",
         Left::Withdrawn => "withdrawn",
         Left::Gone => "gone",
     };
     Ok(Answer::ok(Done { result: result.to_owned() }))
+}
+
+/// Closes the session that ends with this ticket, before the client has its answer and can take another lock in it.
+/// The store is asked first, for a ticket may have joined it at another instance. A session that stays, since the
+/// store has failed, ends with its TTL.
+async fn close_with(service: &Service, session: &Session, ticket: TicketId) {
+    if !service.ends_with(session.id, ticket) {
+        return;
+    }
+    let left = service.store.poll(session.id, PollScope::All).await;
+    let is_empty = left.is_ok_and(|left| left.is_empty());
+    // A ticket may have joined it here meanwhile.
+    if is_empty
+        && service.ends_with(session.id, ticket)
+        && service.store.close(session.id).await.is_ok()
+    {
+        service.closed(session);
+    }
 }
 
 pub(super) async fn change(

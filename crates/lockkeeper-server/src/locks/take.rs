@@ -18,7 +18,7 @@ use crate::{
 use axum::extract::State;
 use http::{HeaderMap, StatusCode};
 use lockkeeper::{
-    ErrorKind, Outcome, Owner, Sequencer, Store as _, StoreError, TIME_MAX, Terms, Wait,
+    ErrorKind, Outcome, Owner, Sequencer, Store as _, StoreError, TIME_MAX, Terms, TicketId, Wait,
     store::{
         Claim, Enter, Entered, Manner, Open, Place, Renewal, StoreResult,
         http::wire::{LockTaken, TakeLock},
@@ -53,7 +53,7 @@ pub(super) async fn take(
         }
         None => {
             let opening = ask.opening.take().ok_or_else(no_session)?;
-            let (session, opened) = open(&service, &principal, opening).await?;
+            let (session, opened) = open(&service, &principal, ask.ticket, opening).await?;
             (session, Some(opened))
         }
     };
@@ -62,7 +62,7 @@ pub(super) async fn take(
         &service,
         &session,
         place,
-        opened.is_some(),
+        ask.is_private,
         ask.is_repeatable,
         ask.withdraws,
     );
@@ -75,7 +75,7 @@ pub(super) async fn take(
             return Err(Problem::stopping());
         }
     };
-    stay.answer(end)
+    stay.answer(end).await
 }
 
 fn no_session() -> Problem {
@@ -92,11 +92,12 @@ struct Opened {
 async fn open(
     service: &Service,
     principal: &Principal,
+    ticket: TicketId,
     Opening { secret, ttl, lock_delay, owner }: Opening,
 ) -> Result<(Session, Opened), Problem> {
     let session = secret.session(principal);
     let open = Open { session: session.id, ttl, lock_delay, owner: owner.clone() };
-    let terms = service.open(open, &session, true).await?;
+    let terms = service.open(open, &session, Some(ticket)).await?;
     Ok((session, Opened { secret, terms, owner }))
 }
 
@@ -128,11 +129,23 @@ impl Stay<'_> {
             end = self.stand() => end?,
             over = keep_alive(&service, &session, &terms, first) => return Err(over),
         };
-        // The client counts the TTL from its answer on.
-        if matches!(end, End::Granted(_)) && self.began.elapsed() > terms.margin {
-            service.renew(&session).await?;
+        // The client counts the TTL from its answer on, and an earlier request may have opened the session.
+        let is_fresh = self.ask.is_private && self.began.elapsed() <= terms.margin;
+        if matches!(end, End::Granted(_)) && !is_fresh {
+            self.renew().await?;
         }
         Ok(end)
+    }
+
+    /// Renews the session of a ticket that is granted.
+    async fn renew(&mut self) -> Result<(), Problem> {
+        let Err(e) = self.service.renew(&self.session).await else { return Ok(()) };
+        if e.kind() == "session_over" {
+            self.withdrawal.is_in_no_line();
+            return Err(e);
+        }
+        self.withdrawal.is_unknown();
+        Err(e.unknown())
     }
 
     /// Enters the line, and waits there or tries again until the time is over.
@@ -224,9 +237,12 @@ impl Stay<'_> {
         e.into()
     }
 
-    fn answer(mut self, end: Result<End, Problem>) -> Result<Answer<LockTaken>, Problem> {
+    async fn answer(mut self, end: Result<End, Problem>) -> Result<Answer<LockTaken>, Problem> {
         let answer = match end? {
-            End::Granted(fence) => self.taken(StatusCode::OK, Some(fence), None),
+            End::Granted(fence) => {
+                let sequencer = self.sequencer(fence).await?;
+                self.taken(StatusCode::OK, Some((fence, sequencer)), None)
+            }
             End::Queued(wait) => self.taken(StatusCode::ACCEPTED, None, Some(&wait)),
             End::Busy(wait) => {
                 self.withdrawal.is_in_no_line();
@@ -239,19 +255,36 @@ impl Stay<'_> {
         Ok(answer)
     }
 
+    /// The sequencer of the grant. None is signed for another mode than the ticket's: a store tells a ticket that
+    /// stands already how it stands, and does not look at the mode that is asked for.
+    async fn sequencer(&mut self, fence: u64) -> Result<Option<String>, Problem> {
+        let (store, options) = (&self.service.store, &self.service.options);
+        let (name, ticket) = (self.ask.name.clone(), self.withdrawal.ticket());
+        let claim = Claim { name, ticket, mode: self.ask.mode, fence };
+        if options.security.signs() && self.ask.is_repeatable {
+            let is_held = store.check(claim.clone()).await.map_err(|e| {
+                self.withdrawal.is_unknown();
+                Problem::from(e).unknown()
+            })?;
+            if !is_held {
+                return Ok(None);
+            }
+        }
+        let sequencer = Sequencer::of(store.id(), claim);
+        Ok(Some(options.security.write_sequencer(&sequencer, self.ends_in())))
+    }
+
     fn taken(
         &self,
         status: StatusCode,
-        fence: Option<u64>,
+        granted: Option<(u64, Option<String>)>,
         wait: Option<&Wait>,
     ) -> Answer<LockTaken> {
         let (name, ticket) = (self.ask.name.clone(), self.withdrawal.ticket());
-        let sequencer = fence.map(|fence| {
+        let (fence, sequencer) = granted.unzip();
+        if let Some(fence) = fence {
             self.service.hub.granted(self.told(), fence);
-            let claim = Claim { name: name.clone(), ticket, mode: self.ask.mode, fence };
-            let sequencer = Sequencer::of(self.service.store.id(), claim);
-            self.service.options.security.write_sequencer(&sequencer, self.ends_in())
-        });
+        }
         let opened = self.opened.as_ref();
         Answer(
             status,
@@ -262,7 +295,7 @@ impl Stay<'_> {
                 secret: opened.map(|opened| opened.secret.clone().into_text()),
                 held: fence.is_some(),
                 fence: fence.map(Into::into),
-                sequencer,
+                sequencer: sequencer.flatten(),
                 waiting: wait.map(standing::waiting),
                 terms: opened.map(|opened| checks::terms(&opened.terms)),
             },

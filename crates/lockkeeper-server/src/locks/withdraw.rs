@@ -7,7 +7,7 @@ use lockkeeper::{
 };
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio::{
@@ -19,25 +19,45 @@ use tokio::{
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
 
-/// How many requests are under way for each ticket. A client that lost its connection may have sent the same request
-/// again before the loss is noticed here: the ticket goes with the last of them.
+/// The requests that are under way for each ticket. A client that lost its connection may have sent the same request
+/// again before the loss is noticed here: the ticket goes with the last of them, and stays if one was answered.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct InFlight(Arc<Mutex<HashMap<TicketId, usize>>>);
+pub(crate) struct InFlight(Arc<Mutex<HashMap<TicketId, Copies>>>);
+
+/// The equal requests for one ticket.
+#[derive(Debug, Default)]
+struct Copies {
+    count: usize,
+    is_answered: bool,
+}
 
 impl InFlight {
     fn add(&self, ticket: TicketId) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(ticket).or_default() += 1;
+        self.tickets().entry(ticket).or_default().count += 1;
     }
 
-    /// Was it the last one?
-    fn remove(&self, ticket: TicketId) -> bool {
-        let mut tickets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = tickets.get(&ticket).map_or(0, |count| count - 1);
-        match left {
-            0 => drop(tickets.remove(&ticket)),
-            left => drop(tickets.insert(ticket, left)),
+    /// The client has an answer for the ticket.
+    fn is_answered(&self, ticket: TicketId) {
+        if let Some(copies) = self.tickets().get_mut(&ticket) {
+            copies.is_answered = true;
         }
-        left == 0
+    }
+
+    /// Was it the last one, and none of them answered?
+    fn remove(&self, ticket: TicketId) -> bool {
+        let mut tickets = self.tickets();
+        let Some(copies) = tickets.get_mut(&ticket) else { return true };
+        copies.count -= 1;
+        if copies.count > 0 {
+            return false;
+        }
+        let is_answered = copies.is_answered;
+        tickets.remove(&ticket);
+        !is_answered
+    }
+
+    fn tickets(&self) -> MutexGuard<'_, HashMap<TicketId, Copies>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -58,8 +78,8 @@ pub(super) struct Withdrawal {
     service: Service,
     session: Session,
     place: Place,
-    /// Was the session opened for this ticket alone?
-    single: bool,
+    /// Has the service made the session's secret, for this ticket alone?
+    is_private: bool,
     /// Can the client send the same request again?
     is_repeatable: bool,
     then: Then,
@@ -70,18 +90,18 @@ impl Withdrawal {
         service: &Service,
         session: &Session,
         place: Place,
-        single: bool,
+        is_private: bool,
         is_repeatable: bool,
         withdraws: bool,
     ) -> Self {
         service.in_flight.add(place.ticket);
-        let then = match (withdraws, single) {
+        let then = match (withdraws, is_private) {
             (false, _) => Then::Nothing,
             (true, true) => Then::Close,
             (true, false) => Then::Leave { stray: true },
         };
         let (service, session) = (service.clone(), session.clone());
-        Self { service, session, place, single, is_repeatable, then }
+        Self { service, session, place, is_private, is_repeatable, then }
     }
 
     pub(super) fn ticket(&self) -> TicketId {
@@ -104,12 +124,12 @@ impl Withdrawal {
 
     /// The ticket is in no line.
     pub(super) fn is_in_no_line(&mut self) {
-        self.then = if self.single && !self.is_repeatable { Then::Close } else { Then::Nothing };
+        self.then = if self.is_private { Then::Close } else { Then::Nothing };
     }
 
     /// The store may have the ticket, and the client is told so: it asks again, if it can.
     pub(super) fn is_unknown(&mut self) {
-        self.then = match (self.is_repeatable, self.single) {
+        self.then = match (self.is_repeatable, self.is_private) {
             (true, _) => Then::Nothing,
             (false, true) => Then::Close,
             (false, false) => Then::Leave { stray: true },
@@ -119,15 +139,16 @@ impl Withdrawal {
     /// The client has its answer.
     pub(super) fn is_answered(&mut self) {
         self.then = Then::Nothing;
+        self.service.in_flight.is_answered(self.place.ticket);
     }
 }
 
 impl Drop for Withdrawal {
     fn drop(&mut self) {
-        let is_last = self.service.in_flight.remove(self.place.ticket);
+        let is_unanswered = self.service.in_flight.remove(self.place.ticket);
         // Without a runtime the process ends, and the session by its TTL.
         let Ok(runtime) = Handle::try_current() else { return };
-        if !is_last || self.then == Then::Nothing {
+        if !is_unanswered || self.then == Then::Nothing {
             return;
         }
         let (service, session) = (self.service.clone(), self.session.clone());
@@ -150,8 +171,8 @@ async fn leave(service: &Service, leave: Leave) {
     }
 }
 
-/// Closes a session that its client does not know, or does not need any more.
-pub(super) async fn close(service: &Service, session: &Session) {
+/// Closes a session that its client does not know.
+async fn close(service: &Service, session: &Session) {
     if until_answered(|| service.store.close(session.id)).await.is_some() {
         service.closed(session);
     }
@@ -173,5 +194,22 @@ where
         }
         sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MOST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_goes_with_the_last_of_its_requests_unless_one_was_answered() {
+        let (requests, ticket) = (InFlight::default(), TicketId::random());
+        (0..2).for_each(|_| requests.add(ticket));
+        assert_eq!([(); 2].map(|()| requests.remove(ticket)), [false, true]);
+        (0..2).for_each(|_| requests.add(ticket));
+        requests.is_answered(ticket);
+        assert_eq!([(); 2].map(|()| requests.remove(ticket)), [false, false]);
+        requests.add(ticket);
+        assert!(requests.remove(ticket), "an earlier answer is forgotten");
     }
 }

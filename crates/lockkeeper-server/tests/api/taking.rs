@@ -1,7 +1,7 @@
 //! Take, leave, label, evict; each request also a second time.
 
-use crate::support::{fresh, on_both, ticket_path};
-use serde_json::json;
+use crate::support::{Api, fresh, on_both, ticket_path, until};
+use serde_json::{Value, json};
 
 #[tokio::test]
 async fn one_request_takes_a_lock_one_renews_and_one_releases() {
@@ -173,6 +173,96 @@ async fn a_ticket_that_was_left_as_stray_is_refused_when_it_comes() {
         assert_eq!(client.send("DELETE", &path, json!({})).await.is(200)["result"], "gone");
         let late = client.take("a", json!({"ticket": ticket})).await;
         late.is_problem(409, "ticket_closed");
+    })
+    .await;
+}
+
+/// Does this session hold exactly these locks?
+async fn holds(api: &Api, secret: &str, session: &Value, locks: &[&str]) {
+    let path = format!("/v1/sessions/{}", session.as_str().unwrap());
+    let look = api.send("GET", &path, &[("lockkeeper-secret", secret)], "").await.is(200);
+    let tickets = look["tickets"].as_array().unwrap();
+    let mut held: Vec<_> = tickets.iter().map(|of| of["lock"].as_str().unwrap()).collect();
+    held.sort_unstable();
+    assert_eq!(held, locks, "{look}");
+    assert!(tickets.iter().all(|of| of["state"] == "granted"), "{look}");
+}
+
+#[tokio::test]
+async fn a_request_that_gets_no_lock_leaves_the_clients_session_open() {
+    on_both(|api, _| async move {
+        let (holder, secret) = (api.open().await, fresh());
+        holder.hold("b").await;
+        let ask = json!({"secret": secret});
+        let taken = api.json("POST", "/v1/locks/a", &[], ask.clone()).await.is(200);
+        api.json("POST", "/v1/locks/b", &[], ask).await.is_problem(409, "busy");
+        let waits = |ask: Value| {
+            let api = api.clone();
+            tokio::spawn(async move { api.json("POST", "/v1/locks/b", &[], ask).await })
+        };
+        for withdraw in [None, Some(true)] {
+            let mut ask = json!({"secret": secret, "wait_ms": 60_000});
+            if let Some(withdraw) = withdraw {
+                ask["ticket"] = fresh().into();
+                ask["withdraw_on_disconnect"] = withdraw.into();
+            }
+            let waiting = waits(ask);
+            api.stands("b", 2).await;
+            waiting.abort();
+            api.stands("b", 1).await;
+            api.stands("a", 1).await;
+        }
+        holds(&api, &secret, &taken["session"], &["a"]).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_ends_with_its_only_ticket_and_with_no_other() {
+    on_both(|api, _| async move {
+        let secret = fresh();
+        let headers = [("lockkeeper-secret", secret.as_str())];
+        let ask = json!({"secret": secret});
+        let leave = async |path: &str| {
+            api.send("DELETE", path, &headers, "").await.is(200)["result"].clone()
+        };
+        let a = api.json("POST", "/v1/locks/a", &[], ask.clone()).await.is(200);
+        assert_eq!(leave(&format!("/v1/locks/a/tickets/{}", fresh())).await, "gone");
+        api.stands("a", 1).await;
+        holds(&api, &secret, &a["session"], &["a"]).await;
+        let b = api.json("POST", "/v1/locks/b", &[], ask).await.is(200);
+        for _ in 0..2 {
+            leave(&ticket_path(&b)).await;
+            holds(&api, &secret, &a["session"], &["a"]).await;
+        }
+        // One that ends with its ticket is over when the answer comes.
+        let (secret, ticket) = (fresh(), fresh());
+        let ask = json!({"secret": secret, "ticket": ticket});
+        let taken = api.json("POST", "/v1/locks/c", &[], ask).await.is(200);
+        let headers = [("lockkeeper-secret", secret.as_str())];
+        let left = api.send("DELETE", &ticket_path(&taken), &headers, "").await.is(200);
+        assert_eq!(left["result"], "released");
+        let renew = format!("/v1/sessions/{}/renew", taken["session"].as_str().unwrap());
+        api.send("POST", &renew, &headers, "").await.is_problem(410, "session_over");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_repeated_take_renews_the_session_that_an_earlier_one_has_opened() {
+    on_both(|api, _| async move {
+        let (secret, ticket) = (fresh(), fresh());
+        let ask = json!({"secret": secret, "ticket": ticket, "ttl_ms": 10_000});
+        let ends_in = async || api.tickets("a").await[0]["ends_in_ms"].as_u64().unwrap();
+        api.json("POST", "/v1/locks/a", &[], ask.clone()).await.is(200);
+        until("a part of the TTL is over", async || ends_in().await < 9_000).await;
+        let before = ends_in().await;
+        api.json("POST", "/v1/locks/a", &[], ask.clone()).await.is(200);
+        assert!(ends_in().await > before, "the same lock, {before}");
+        until("a part of the TTL is over", async || ends_in().await < 9_000).await;
+        let before = ends_in().await;
+        api.json("POST", "/v1/locks/b", &[], json!({"secret": secret})).await.is(200);
+        assert!(ends_in().await > before, "another lock, {before}");
     })
     .await;
 }

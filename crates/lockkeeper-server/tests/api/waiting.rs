@@ -95,7 +95,8 @@ async fn a_ticket_stays_as_long_as_one_of_two_equal_requests_waits() {
     on_both(|api, _| async move {
         let holder = api.open().await;
         let taken = holder.hold("a").await;
-        let ask = json!({"wait_ms": 60_000, "ticket": fresh(), "secret": fresh()});
+        let mut ask = json!({"wait_ms": 60_000, "ticket": fresh(), "secret": fresh()});
+        ask["withdraw_on_disconnect"] = true.into();
         let wait = || {
             let (api, ask) = (api.clone(), ask.clone());
             tokio::spawn(async move { api.json("POST", "/v1/locks/a", &[], ask).await })
@@ -108,6 +109,53 @@ async fn a_ticket_stays_as_long_as_one_of_two_equal_requests_waits() {
         assert!(first.await.unwrap_err().is_cancelled());
         holder.leave(&taken).await.is(200);
         in_time(second).await.unwrap().is(200);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_repeated_at_another_instance_keeps_its_ticket() {
+    on_both(|api, other| async move {
+        let holder = api.open().await;
+        let taken = holder.hold("a").await;
+        let ask = json!({"wait_ms": 60_000, "ticket": fresh(), "secret": fresh()});
+        let wait = |api: &Api| {
+            let (api, ask) = (api.clone(), ask.clone());
+            tokio::spawn(async move { api.json("POST", "/v1/locks/a", &[], ask).await })
+        };
+        let first = wait(&api);
+        api.stands("a", 2).await;
+        let waiting = async || api.service.waiting() + other.service.waiting();
+        until("the first waits", async || waiting().await == 1).await;
+        let second = wait(&other);
+        until("both wait", async || waiting().await == 2).await;
+        first.abort();
+        assert!(first.await.unwrap_err().is_cancelled());
+        until("one waits", async || waiting().await == 1).await;
+        holder.leave(&taken).await.is(200);
+        let granted = in_time(second).await.unwrap().is(200);
+        assert_eq!(granted["ticket"], ask["ticket"]);
+        assert_eq!(api.tickets("a").await[0]["ticket"], ask["ticket"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_ticket_of_the_same_id_in_another_line_is_not_granted_with_it() {
+    on_both(|api, _| async move {
+        let (holder, waiter) = (api.open().await, api.open().await);
+        let [a, _b] = [holder.hold("a").await, holder.hold("b").await];
+        let ask = json!({"wait_ms": 60_000, "ticket": fresh()});
+        let (client, same) = (waiter.clone(), ask.clone());
+        let waiting = tokio::spawn(async move { client.take("a", same).await });
+        until("it waits for the first", async || api.service.waiting() == 1).await;
+        let second = in_time(waiter.take("b", ask)).await.is(202);
+        assert_eq!((&second["held"], &second["lock"]), (&json!(false), &json!("b")));
+        holder.leave(&a).await.is(200);
+        assert_eq!(in_time(waiting).await.unwrap().is(200)["lock"], "a");
+        let look = waiter.send("GET", &waiter.path(""), json!({})).await.is(200);
+        let states: Vec<_> = look["tickets"].as_array().unwrap().iter().collect();
+        assert!(states.iter().any(|of| of["lock"] == "b" && of["state"] == "waiting"), "{look}");
     })
     .await;
 }
@@ -202,14 +250,15 @@ async fn hints_come_as_a_stream_that_begins_with_look_again() {
         let ask = json!({"manner": "queue", "ticket": fresh()});
         let queued = waiter.take("a", ask).await.is(202);
         holder.leave(&taken).await.is(200);
-        let granted = loop {
+        // A hint says where to look, never that the ticket is granted.
+        loop {
             let hint = next().await;
-            if let Some(data) = hint.strip_prefix("event: granted\ndata: ") {
-                break serde_json::from_str::<Value>(data.trim()).unwrap();
+            let data = hint.strip_prefix("event: recheck\ndata: ").unwrap_or("{}");
+            if serde_json::from_str::<Value>(data.trim()).unwrap()["ticket"] == queued["ticket"] {
+                break;
             }
-        };
-        assert_eq!(granted["ticket"], queued["ticket"]);
-        assert!(granted["fence"].as_u64() > taken["fence"].as_u64());
+            assert!(!hint.starts_with("event: granted"), "{hint}");
+        }
     })
     .await;
 }

@@ -75,3 +75,22 @@ async fn keys_are_rotated_while_the_service_runs_and_plain_sequencers_can_be_acc
     assert_eq!(check(&server, &old).await, "sequencer");
     assert_eq!(check(&server, &new).await, json!(true));
 }
+
+#[tokio::test]
+async fn no_sequencer_is_signed_for_another_mode_than_the_tickets() {
+    let folder = Folder::new();
+    let server = start(&folder, false).await;
+    let id = || json!(lockkeeper::TicketId::random().to_string());
+    let mut body = json!({"secret": id(), "ticket": id(), "mode": "shared"});
+    let take = async |body: &Value| {
+        let taken = server.ask(Method::POST, "/v1/locks/a", None, &body.to_string()).await;
+        taken.json().await
+    };
+    for _ in 0..2 {
+        let taken = take(&body).await;
+        assert_eq!(check(&server, taken["sequencer"].as_str().unwrap()).await, json!(true));
+    }
+    body["mode"] = "exclusive".into();
+    let taken = take(&body).await;
+    assert_eq!((&taken["held"], &taken["sequencer"]), (&json!(true), &Value::Null));
+}

@@ -257,7 +257,8 @@ pub struct TakeLock {
     /// The same as bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label_base64: Option<String>,
-    /// Withdraw the ticket if the client goes away while it waits: by default if this request opened the session.
+    /// Withdraw the ticket if the client goes away while it waits: by default only if this request opened the session
+    /// and cannot be repeated, since the service made the secret or the ticket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub withdraw_on_disconnect: Option<bool>,
     /// The secret of the session to open.
@@ -302,7 +303,8 @@ pub struct LockTaken {
     /// The number of the grant.
     #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
     pub fence: Option<Fence>,
-    /// The grant as text for others to check, signed if the service has keys.
+    /// The grant as text for others to check, signed if the service has keys; it signs none for another mode than the
+    /// ticket's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequencer: Option<String>,
     /// What it waits for.
