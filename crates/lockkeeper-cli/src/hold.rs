@@ -46,6 +46,9 @@ pub(crate) struct Hold<'a> {
     pub(crate) kill_after: Duration,
     /// What `--max-hold` says.
     pub(crate) max_hold: Option<Duration>,
+    /// Until when the lock was ours at the least, noted before the command was started: a start can take as long
+    /// as the file system that the program is on, and so longer than the lock lasts.
+    pub(crate) ours_until: Moment,
     /// When the command must have ended, however well the lock stands.
     pub(crate) held_until: Moment,
     /// The command is to have the terminal whenever we have it.
@@ -82,7 +85,7 @@ impl Hold<'_> {
     /// Watches over command and lock until the command has ended, by itself or because of a loss.
     pub(crate) async fn last(&mut self) -> Ending {
         let clock = Clock::system();
-        let mut belief = Belief::new(&clock, self.guard);
+        let mut belief = Belief::new(&clock, self.guard, self.ours_until);
         // Once the command has ended by a signal: until when the rest of its group has time.
         let mut rest = None;
         loop {
@@ -114,7 +117,7 @@ impl Hold<'_> {
                     return Ending::Lost;
                 }
                 () = clock.sleep(belief.pause) => {
-                    belief.note(&clock, self.guard);
+                    belief.note(self.guard);
                     self.jeopardy.note(self.guard, self.voice, self.on_lost);
                 }
             }
@@ -232,6 +235,12 @@ async fn lost(guard: &Guard, told: bool) -> Loss {
     if told { pending().await } else { guard.lost().await }
 }
 
+/// Until when the lock is ours at the least. Means nothing if it is lost already, so its loss has to be asked for
+/// afterwards.
+pub(crate) fn ours_until(guard: &Guard) -> Moment {
+    Clock::system().now() + guard.remaining()
+}
+
 /// What becomes of the command when the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
@@ -279,14 +288,19 @@ struct Belief {
 }
 
 impl Belief {
-    fn new(clock: &Clock, guard: &Guard) -> Self {
-        let left = guard.remaining();
-        Self { until: clock.now() + left, pause: (left / 6).clamp(NOTE.0, NOTE.1) }
+    fn new(clock: &Clock, guard: &Guard, until: Moment) -> Self {
+        let mut belief = Self { until, pause: NOTE.0 };
+        belief.note(guard);
+        let left = belief.until.saturating_since(clock.now());
+        belief.pause = (left / 6).clamp(NOTE.0, NOTE.1);
+        belief
     }
 
-    fn note(&mut self, clock: &Clock, guard: &Guard) {
+    fn note(&mut self, guard: &Guard) {
+        let until = ours_until(guard);
+        // We may have been stopped just now. What is lost stays lost.
         if guard.is_held() {
-            self.until = clock.now() + guard.remaining();
+            self.until = until;
         }
     }
 

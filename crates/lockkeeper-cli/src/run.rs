@@ -7,7 +7,7 @@ use crate::{
     event::{self, Event, Manner, Voice},
     exit_code,
     failure::{self, Failure},
-    hold::{Ending, Fate, Held, Hold, tell_lost},
+    hold::{self, Ending, Fate, Held, Hold, tell_lost},
     jeopardy::Jeopardy,
     nested::{self, Nesting},
     orphans, output,
@@ -24,7 +24,7 @@ use lockkeeper::{
     Acquire, Error, ErrorKind, Guard, Health, Keeper, Loss, Mode, Owner, Sequencer,
     store::clock::{Clock, Moment},
 };
-use nix::sys::signal::Signal;
+use nix::{sys::signal::Signal, unistd::getpgrp};
 use std::{
     convert::Infallible,
     io,
@@ -32,7 +32,7 @@ use std::{
     path::Path,
     process::{ExitCode, ExitStatus},
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -161,7 +161,8 @@ const ASK_MAX: u32 = 3;
 
 /// What became of the wish for the lock.
 enum Turn {
-    Granted(Guard),
+    /// With the time until which it is ours at the least.
+    Granted(Guard, Moment),
     /// It was granted and lost before the command was started, or its session was.
     Lost(Loss),
     NotAcquired,
@@ -302,10 +303,12 @@ impl Job<'_> {
         loop {
             asked += 1;
             let why = match self.turn(keeper, ears, began).await? {
-                Turn::Granted(guard) => {
+                Turn::Granted(guard, ours_until) => {
                     let _look = daily::look(keeper, &self.url, self.voice);
-                    match self.hold(guard, ears).await? {
+                    match self.hold(guard, ours_until, ears).await? {
                         End::Lost if self.args.stands_again => {
+                            // As the first process we could see no end behind that of one we keep.
+                            self.dismissed().clear();
                             (asked, began) = (0, Instant::now());
                             continue;
                         }
@@ -395,10 +398,11 @@ impl Job<'_> {
         self.voice.tell(&event::granted(&guard, waited), words.as_deref());
         // What we have said, or wiped from the terminal, comes before what the command says.
         stderr::written(stderr::START_MAX).await;
+        let ours_until = hold::ours_until(&guard);
         Ok(match guard.health() {
             // We were stopped just now.
             Health::Lost(why) => Turn::Lost(why),
-            _ => Turn::Granted(guard),
+            _ => Turn::Granted(guard, ours_until),
         })
     }
 
@@ -434,7 +438,12 @@ impl Job<'_> {
     }
 
     /// Runs the command under the lock.
-    async fn hold(&self, guard: Guard, ears: &mut Ears) -> Result<End, Failure> {
+    async fn hold(
+        &self,
+        guard: Guard,
+        ours_until: Moment,
+        ears: &mut Ears,
+    ) -> Result<End, Failure> {
         self.held.store(true, Ordering::Relaxed);
         terminal::stay_awake();
         let terminal = Terminal::open();
@@ -442,7 +451,8 @@ impl Job<'_> {
         let kill_after = self.kill_after(&guard);
         let shown = terminal.as_ref().filter(|_| front);
         let environment = self.environment(&guard);
-        let started = match self.supervisor().await {
+        let early = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let started = match Supervisor::early_or_new(early).await {
             Ok(supervisor) => {
                 Child::start(&self.args.argv(), environment, shown, supervisor, kill_after)
             }
@@ -451,6 +461,10 @@ impl Job<'_> {
         let child = match started {
             Ok(child) => child,
             Err(failure) => {
+                // The process may have given it to its own group before the exec failed.
+                if let Some(terminal) = shown {
+                    terminal.give(getpgrp());
+                }
                 self.give_back(guard).await;
                 return Err(failure);
             }
@@ -465,6 +479,7 @@ impl Job<'_> {
             on_lost: self.args.on_lost,
             kill_after,
             max_hold: self.args.max_hold,
+            ours_until,
             held_until: self.held_until(),
             wants_terminal: front,
             without: false,
@@ -481,7 +496,7 @@ impl Job<'_> {
             Ending::Done => !self.release(guard, &mut child, kill_after, without).await,
         };
         let (status, dismissed) = child.reap().map_err(Failure::bug)?;
-        self.dismissed.lock().unwrap_or_else(PoisonError::into_inner).push(dismissed);
+        self.dismissed().push(dismissed);
         if let Some(signal) = status.signal().filter(|_| had_terminal) {
             terminal::pass_on(signal);
         }
@@ -493,16 +508,8 @@ impl Job<'_> {
         })
     }
 
-    /// The supervisor that was started early, if there is one, or else another.
-    async fn supervisor(&self) -> io::Result<Supervisor> {
-        let early = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(early) = early
-            && let Ok(Ok(mut early)) = early.await
-            && !early.has_ended()
-        {
-            return Ok(early);
-        }
-        Supervisor::start()
+    fn dismissed(&self) -> MutexGuard<'_, Vec<Dismissed>> {
+        self.dismissed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The time between SIGTERM and SIGKILL. Warns if the store keeps a lost lock closed for less

@@ -25,6 +25,7 @@ use std::{
     thread,
     time::Duration,
 };
+use tokio::task::JoinHandle;
 
 /// What stands before the number of the group to end, on a line of its own.
 pub(crate) const WATCH: &str = "watch ";
@@ -58,6 +59,22 @@ impl Supervisor {
         Ok(Self { process, orders })
     }
 
+    /// The supervisor that was started early, if there is one that runs, or else another.
+    pub(crate) async fn early_or_new(
+        early: Option<JoinHandle<io::Result<Self>>>,
+    ) -> io::Result<Self> {
+        if let Some(early) = early
+            && let Ok(Ok(mut early)) = early.await
+        {
+            if !early.has_ended() {
+                return Ok(early);
+            }
+            // It is not killed: its number may be another process's by now.
+            drop(Dismissed(early.process));
+        }
+        Self::start()
+    }
+
     /// Says how long the group has if lockkeeper is killed. Must be said before the group is named.
     pub(crate) fn gives(&self, kill_after: Duration) {
         self.order(&format!("{GIVES}{}", kill_after.as_millis()));
@@ -74,9 +91,10 @@ impl Supervisor {
         self.order(&format!("{GRACE}{}", grace.as_millis()));
     }
 
-    /// Has the process ended before it was to?
+    /// Has the process ended before it was to? An error says so too: the first process of a PID namespace may have
+    /// reaped it as an orphan, before it was [kept](orphans::keep).
     pub(crate) fn has_ended(&mut self) -> bool {
-        matches!(self.process.try_wait(), Ok(Some(_)))
+        !matches!(self.process.try_wait(), Ok(None))
     }
 
     /// Ends the supervisor, because the command has ended: what that has left running is left alone.

@@ -8,6 +8,8 @@ use nix::{
 };
 use std::{
     fs,
+    os::unix::fs::PermissionsExt as _,
+    process::Command,
     time::{Duration, Instant},
 };
 use support::{Place, Running, eventually, evict_holder, is_alive};
@@ -48,6 +50,42 @@ fn who_was_stopped_past_its_lease_ends_its_command_at_once() {
     assert!(!is_alive(command));
     assert!(holder.stderr().contains("lost `a`: "));
     assert!(successor.end().success());
+}
+
+/// Takes a lease on a file, so that the kernel lets no process execute it. Says when one tries, and gives the
+/// lease up when it reads a line.
+const LEASE: &str = "
+import fcntl, os, signal, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+signal.signal(signal.SIGIO, lambda *_: print('asked', flush=True))
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print('leased', flush=True)
+sys.stdin.readline()
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+";
+
+#[test]
+fn a_command_whose_start_outlasts_its_lock_gets_no_time_of_its_own() {
+    let place = Place::new();
+    let program = place.path("slow");
+    fs::write(&program, "#!/bin/sh\nread _\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut lease = Running::start(Command::new("python3").args(["-c", LEASE]).arg(&program));
+    assert_eq!(lease.line(), "leased", "{}", lease.stderr());
+    // What lockkeeper is told to ignore its command ignores too: only SIGKILL ends it.
+    let mut ignoring = Command::new("sh");
+    ignoring.args(["-c", "trap '' TERM; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_lockkeeper")]);
+    ignoring.args(["run", "--ttl", "1s", "--kill-after", "5s", "a", "--"]).arg(&program);
+    ignoring.env("LOCKKEEPER_STORE", place.url());
+    let mut holder = Running::start(&mut ignoring);
+    assert_eq!(lease.line(), "asked");
+    let (mut successor, _) = place.hold(&[], "a");
+    let started = Instant::now();
+    lease.write("\n");
+    assert_eq!(holder.code(), 79);
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert!(holder.stderr().contains("lost `a`: "));
+    assert!(successor.end().success() && lease.wait().success());
 }
 
 fn lose(place: &Place, flags: &[&str], script: &str) -> (Running, nix::unistd::Pid) {

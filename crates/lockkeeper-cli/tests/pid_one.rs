@@ -12,7 +12,7 @@ use std::{
     fs,
     process::{Command, ExitCode},
 };
-use support::{Place, Running, eventually};
+use support::{Place, Running, eventually, evict_holder};
 use testkit::trials::{self, Fixture};
 
 /// The right to make PID namespaces.
@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         the_code_of_the_command_is_that_of_the_first_process,
         orphans_are_reaped_while_the_command_runs,
         orphans_are_reaped_while_the_lock_is_waited_for,
+        orphans_are_reaped_after_a_lost_leadership,
         a_signal_to_the_first_process_ends_the_command_and_what_it_has_started,
         a_signal_to_the_first_process_ends_the_wait,
         without_a_proc_of_its_own_a_signal_ends_all_of_the_group,
@@ -129,6 +130,20 @@ fn orphans_are_reaped_while_the_lock_is_waited_for(place: &Place) -> Result<()> 
     eventually(|| fs::read_to_string(&children).is_ok_and(|text| text.trim().is_empty()));
     holder.end();
     ensure!(run.line() == "ran" && run.code() == 0);
+    Ok(())
+}
+
+fn orphans_are_reaped_after_a_lost_leadership(place: &Place) -> Result<()> {
+    // The second round is the last: it ends by itself.
+    let script =
+        format!("[ -e again ] || {{ touch again; echo leads; read _; }}; {ORPHANS}; exit 7");
+    let flags = ["elect", "--ttl", "1s", "--kill-after", "0.5", "a", "--", "sh", "-c", &script];
+    let mut elect = start(place, true, &flags);
+    ensure!(elect.line() == "leads", "{}", elect.stderr());
+    evict_holder(place, "a");
+    let line = elect.line();
+    ensure!(line == "reaped 1", "{line}");
+    ensure!(elect.code() == 7);
     Ok(())
 }
 

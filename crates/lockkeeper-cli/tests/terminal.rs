@@ -86,6 +86,30 @@ fn ctrl_c_ends_the_command_and_the_script_around_it() {
     assert_eq!(place.show("a"), serde_json::Value::Null);
 }
 
+/// Runs its arguments as a job that has the terminal, as a shell does, but does not take the terminal back.
+const JOB: &str = "
+import os, signal, sys
+tty = os.open('/dev/tty', os.O_RDWR)
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+job = os.fork()
+if job == 0:
+    os.setpgid(0, 0)
+    os.tcsetpgrp(tty, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execv(sys.argv[1], sys.argv[1:])
+code = os.waitstatus_to_exitcode(os.waitpid(job, 0)[1])
+print('code', code, 'kept' if os.tcgetpgrp(tty) == job else 'gone')
+";
+
+#[test]
+fn lockkeeper_keeps_the_terminal_when_the_command_cannot_be_started() {
+    let place = Place::new();
+    fs::write(place.path("job"), JOB).unwrap();
+    let mut terminal = terminal(&place, "python3 job $LK run a -- ./no-such-command");
+    expect(&mut terminal, "code 127 kept");
+    assert!(terminal.wait().success());
+}
+
 /// Runs a job in a shell: alone, in a pipeline, in a script, and under two locks.
 fn in_every_way(place: &Place, job: &str, check: impl Fn(&mut Running)) {
     let run = format!("$LK run a -- sh {job}");

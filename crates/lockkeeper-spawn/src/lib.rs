@@ -34,7 +34,8 @@ pub struct Start {
     /// The terminal that it gives to its process group. SIGTTOU must be blocked in the calling thread.
     pub terminal: Option<OwnedFd>,
     /// Where it writes this word, its process id and a line feed. What reads that knows of the process before
-    /// the program has done anything, even if the caller is killed at that moment.
+    /// the program has done anything, even if the caller is killed at that moment. A pipe that no process reads any
+    /// more does not keep the program from its start.
     pub announce: Option<(OwnedFd, &'static str)>,
     /// Signals that the calling thread blocks and the program must not inherit as blocked.
     pub unblock: SigSet,
@@ -80,7 +81,10 @@ fn before_exec(parent: Pid, start: &Start, inherited: SigSet) -> Result<(), Errn
         let mut text = Cursor::new([0; ANNOUNCEMENT_MAX]);
         writeln!(text, "{word}{}", getpid()).map_err(|_| Errno::EMSGSIZE)?;
         let length = usize::try_from(text.position()).unwrap_or(0);
-        write(to, &text.get_ref()[..length])?;
+        match write(to, &text.get_ref()[..length]) {
+            Err(Errno::EPIPE) => discard(Signal::SIGPIPE)?,
+            written => drop(written?),
+        }
     }
     if let Some(terminal) = &start.terminal {
         // Fails when the terminal has just gone; the program notices that by itself.
@@ -88,6 +92,15 @@ fn before_exec(parent: Pid, start: &Start, inherited: SigSet) -> Result<(), Errn
     }
     Signal::iterator().for_each(forget_handler);
     inherited.thread_set_mask()
+}
+
+/// Forgets a blocked signal that is pending, as the kernel does when it becomes an ignored one.
+#[expect(unsafe_code, reason = "`signal` is unsafe because it can install a handler")]
+fn discard(pending: Signal) -> Result<(), Errno> {
+    // SAFETY: this is no handler.
+    let before = unsafe { signal(pending, SigHandler::SigIgn) }?;
+    // SAFETY: this was the action before, and the signal is blocked.
+    unsafe { signal(pending, before) }.map(drop)
 }
 
 /// Does what exec would do: a caught signal gets its default action, an ignored one stays ignored.

@@ -48,6 +48,15 @@ fn what_reads_the_announcement_knows_the_process_before_it_does_anything() {
 }
 
 #[test]
+fn an_announcement_that_no_process_reads_does_not_keep_the_program_from_its_start() {
+    let (reader, writer) = io::pipe().unwrap();
+    drop(reader);
+    let announce = Some((OwnedFd::from(writer), "watch "));
+    let child = spawn(shell("echo started"), Start { announce, ..plainly() }).unwrap();
+    assert_eq!(says(child), "started\n");
+}
+
+#[test]
 fn a_program_that_cannot_be_executed_is_an_error() {
     let error = |program| spawn(Command::new(program), plainly()).unwrap_err().kind();
     assert_eq!(error("no-such-program"), ErrorKind::NotFound);
