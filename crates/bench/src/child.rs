@@ -4,9 +4,10 @@
 //! two moments that it is told, so it also ends when its parent is gone.
 
 use crate::{
-    benches::{hammer::Hammer, handover::Runner, held::Holder, idle::Idler},
+    benches::{hammer::Hammer, handover::Runner, held::Holder, idle::Idler, service_load::Crowd},
     floor::{redis_messages::Subscriber, wake::Wake},
     machine::now,
+    service::Server,
 };
 use anyhow::{Context, Result, ensure};
 use lockkeeper::store::clock::Moment;
@@ -35,6 +36,10 @@ pub(crate) enum Role {
     Holder(Holder),
     /// Takes and releases as fast as it can.
     Hammer(Hammer),
+    /// Serves over HTTP.
+    Server(Server),
+    /// Is many clients of the service.
+    Crowd(Crowd),
 }
 
 impl Role {
@@ -57,6 +62,8 @@ impl Role {
             Self::Idler(role) => role.play(),
             Self::Holder(role) => role.play(),
             Self::Hammer(role) => role.play(),
+            Self::Server(role) => role.play(),
+            Self::Crowd(role) => role.play(),
         }
     }
 }
@@ -98,6 +105,10 @@ impl Child {
         let ears = process.stdin.take().context("a child without ears")?;
         let mouth = BufReader::new(process.stdout.take().context("a child without a mouth")?);
         Ok(Self { process, ears, mouth })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     /// Waits for the next value that the child says.

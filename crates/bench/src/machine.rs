@@ -139,9 +139,22 @@ pub(crate) fn cpu_time_of(pid: u32) -> Result<Duration> {
     Ok(Duration::from_nanos(nanos.parse()?))
 }
 
+/// The processor time that another process has used, all threads together, in steps of 10 ms.
+pub(crate) fn cpu_time_of_all(pid: u32) -> Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
+    let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Ok(Duration::from_millis(ticks * 10))
+}
+
 /// The memory of this process that is resident, in KiB.
 pub(crate) fn resident_kib() -> Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
+    resident_kib_of(std::process::id())
+}
+
+/// The same of another process.
+pub(crate) fn resident_kib_of(pid: u32) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let figure = line.and_then(|line| line.split_whitespace().next());
     Ok(figure.context("the kernel does not say how much memory is resident")?.parse()?)

@@ -9,11 +9,13 @@ mod benches;
 mod child;
 mod flavour;
 mod floor;
+mod http_client;
 mod machine;
 mod meter;
 mod pair;
 mod report;
 mod rounds;
+mod service;
 mod source;
 mod stats;
 

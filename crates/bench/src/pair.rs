@@ -89,9 +89,9 @@ pub(crate) fn stack_of(keeper: Keeper, at: &At) -> Result<Ready> {
     Ok(Ready { pairs, keeper: Some(keeper) })
 }
 
-struct Stack {
-    keeper: Keeper,
-    name: Name,
+pub(crate) struct Stack {
+    pub(crate) keeper: Keeper,
+    pub(crate) name: Name,
 }
 
 impl Pair for Stack {

@@ -9,9 +9,11 @@ use crate::{
     child::{self, Child, Role, Shift, ready, say},
     flavour::Flavour::{self, CurrentThread, MultiThread},
     floor::{etcd::Bare, redis_messages, wake, zookeeper},
+    http_client::{Caller, some_id},
     machine::now,
     report::Report,
     rounds::Rounds,
+    service::Running,
     source::keeper,
     stats::{figure, max, median, millis, percentile},
 };
@@ -113,6 +115,19 @@ pub(crate) const ZOOKEEPER: HandOvers = HandOvers {
     ..crowds(&[Side { what: "kazoo", run: zookeeper::kazoo }, OURS], Bound::Times(1.0, "kazoo's"))
 };
 
+/// The service in front of the store, and the store without it.
+pub(crate) const SERVICE: HandOvers = HandOvers {
+    waiting: &[1, 10],
+    ..crowds(
+        &[
+            Side { what: "direct", run: |queue| queue.stand(Locks::Ours) },
+            Side { what: "service, bare HTTP clients", run: |queue| queue.through(Locks::Service) },
+            Side { what: "service, library", run: |queue| queue.through(Locks::Ours) },
+        ],
+        Bound::Times(3.0, "the direct hand-off"),
+    )
+};
+
 impl HandOvers {
     pub(crate) fn run(&self, run: &Run<'_>, report: &mut Report) -> Result<()> {
         let crowds = self.waiting.iter().map(|n| (*n).min(run.plan.scaled(*n, 3)));
@@ -169,9 +184,22 @@ impl Queue {
     }
 
     fn stand(&self, locks: Locks) -> Result<Vec<f64>> {
-        let Self { url, flavour, hold, .. } = self;
+        self.stand_at(&self.url, locks)
+    }
+
+    /// Stands at a service in front of the store.
+    fn through(&self, locks: Locks) -> Result<Vec<f64>> {
+        let service = Running::service(&self.url)?;
+        match locks {
+            Locks::Service => self.stand_at(&service.address, locks),
+            _ => self.stand_at(&service.url(), locks),
+        }
+    }
+
+    fn stand_at(&self, url: &str, locks: Locks) -> Result<Vec<f64>> {
+        let Self { flavour, hold, .. } = self;
         let role = |takers: &usize| {
-            let (url, takers, flavour, hold) = (url.clone(), *takers, *flavour, *hold);
+            let (url, takers, flavour, hold) = (url.to_owned(), *takers, *flavour, *hold);
             Role::Runner(Runner { locks, url, takers, flavour, hold })
         };
         self.among(Child::start_all(&self.takers.iter().map(role).collect::<Vec<_>>())?)
@@ -209,6 +237,8 @@ enum Locks {
     Rslock,
     /// The lock service of etcd's server.
     Etcd,
+    /// Our service at this address, asked without the library.
+    Service,
 }
 
 /// A process that takes the lock in turn with others. Each of its takers has a connection and a
@@ -249,6 +279,7 @@ enum Taker {
     Ours(Keeper),
     Rslock(LockManager),
     Etcd(Bare),
+    Service(Caller),
 }
 
 impl Taker {
@@ -257,10 +288,11 @@ impl Taker {
             Locks::Ours => Self::Ours(keeper(url).await?),
             Locks::Rslock => Self::Rslock(LockManager::new(vec![url])),
             Locks::Etcd => Self::Etcd(Bare::connect(url).await?),
+            Locks::Service => Self::Service(Caller::open(url).await?),
         })
     }
 
-    async fn take_turns(self, hold: Duration, shift: Shift) -> Result<Vec<Turn>> {
+    async fn take_turns(mut self, hold: Duration, shift: Shift) -> Result<Vec<Turn>> {
         shift.begin().await;
         let away = if matches!(self, Self::Rslock(_)) { PEER_AWAY } else { AWAY };
         let mut turns = Vec::new();
@@ -275,7 +307,7 @@ impl Taker {
     }
 
     /// The others do not tell that they must wait, so they count as waiting from the call on.
-    async fn turn(&self, time: Duration, shift: Shift) -> Result<Option<Turn>> {
+    async fn turn(&mut self, time: Duration, shift: Shift) -> Result<Option<Turn>> {
         let called = now().as_nanos();
         let turn;
         match self {
@@ -299,6 +331,12 @@ impl Taker {
                 let key = bare.lock(NAME).await?;
                 turn = hold(time, called, shift).await;
                 bare.unlock(key).await?;
+            }
+            Self::Service(caller) => {
+                let ticket = some_id();
+                caller.take(NAME, &ticket).await?;
+                turn = hold(time, called, shift).await;
+                caller.leave(NAME, &ticket).await?;
             }
         }
         Ok(turn)

@@ -7,6 +7,8 @@ pub(crate) mod idle;
 mod line;
 mod pairs;
 mod run;
+mod service;
+pub(crate) mod service_load;
 mod stalls;
 
 use crate::{args::Plan, report::Report, source::Source};
@@ -120,6 +122,12 @@ pub(crate) const ALL: &[Bench] = &[
         "the same on a server that does not sync its log"),
     bench("zookeeper-handoff", ZOOKEEPER_UNSYNCED, &[InTurn(handover::ZOOKEEPER)],
         "from a release in one process to the grant in another, beside kazoo's lock"),
+    bench("service", None, &[Own(service::run), InTurn(handover::SERVICE), Uncontended(pairs::SERVICE)],
+        "the HTTP service beside a bare axum program, and beside the store without it"),
+    bench("service-redis", REDIS, &[InTurn(handover::SERVICE)],
+        "from a release by one client of the HTTP service to the grant of another, on Redis"),
+    bench("service-load", None, &[Own(service_load::run)],
+        "a client of the HTTP service beside 3,000 that are slow or wait"),
 ];
 
 /// The benchmark of this name.

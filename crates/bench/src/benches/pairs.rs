@@ -7,6 +7,7 @@ use crate::{
     pair::{At, Boxed, Ready, Slices, Speed, in_turns, stack, stack_of, store_alone},
     report::Report,
     rounds::Rounds,
+    service::stack_through,
     source::{Site, keeper_over},
 };
 use anyhow::Result;
@@ -178,6 +179,16 @@ pub(crate) const MYSQL: Pairs = Pairs {
     settings: FLUSH,
     notes: &[mysql::TAKE_MYSQL, mysql::FREE],
     ..SQL
+};
+
+/// Two processes and two requests stand between the library and the store.
+pub(crate) const SERVICE: Pairs = Pairs {
+    sides: &[
+        Side { what: "whole stack on SQLite", open: stack },
+        Side { what: "whole stack through the service on SQLite", open: stack_through },
+    ],
+    shares: &[by_time("of_direct", 0)],
+    ..PLAIN
 };
 
 const OF_BARE: &[Share] = &[by_time("of_bare", 0)];
