@@ -118,7 +118,7 @@ async fn all_wait(address: String, count: usize) -> Result<()> {
         let answer = client.ask("GET /metrics", "", "").await?;
         let text = std::str::from_utf8(answer.body)?;
         let line = text.lines().find_map(|line| line.strip_prefix(WAITING_METRIC));
-        let waiting: f64 = line.context("the service counts those who wait")?.trim().parse()?;
+        let waiting: f64 = line.context("the service counts its waiters")?.trim().parse()?;
         if waiting == figure(count as u64) {
             return Ok(());
         }
