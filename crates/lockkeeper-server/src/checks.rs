@@ -56,7 +56,7 @@ pub(crate) fn mode(mode: Mode) -> Result<Mode, Problem> {
 /// A label from its text, or from its bytes in base64.
 pub(crate) fn label(text: Option<String>, base64: Option<&str>) -> Result<Vec<u8>, Problem> {
     let label = match (text, base64) {
-        (_, Some(base64)) => base64::decode(base64)
+        (_, Some(base64)) => wire::from_base64(base64)
             .ok_or_else(|| Problem::option("label_base64 is not base64 with its padding"))?,
         (text, None) => text.unwrap_or_default().into_bytes(),
     };
@@ -70,13 +70,7 @@ pub(crate) fn label(text: Option<String>, base64: Option<&str>) -> Result<Vec<u8
 
 /// A label as answers have it.
 pub(crate) fn shown(label: &[u8]) -> wire::Label {
-    match std::str::from_utf8(label) {
-        Ok(text) => wire::Label { label: text.to_owned(), label_base64: None },
-        Err(_) => wire::Label {
-            label: String::from_utf8_lossy(label).into_owned(),
-            label_base64: Some(base64::encode(label)),
-        },
-    }
+    wire::Label::of(label)
 }
 
 /// The owner that a request names, cut to lengths that every store can keep.
@@ -99,45 +93,6 @@ pub(crate) fn terms(terms: &Terms) -> SessionTerms {
     }
 }
 
-/// Base64 with the alphabet and the padding of RFC 4648, section 4.
-pub(crate) mod base64 {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-    pub(crate) fn encode(bytes: &[u8]) -> String {
-        let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-        for chunk in bytes.chunks(3) {
-            let byte = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
-            let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-            for at in 0..4 {
-                let digit = DIGITS[(bits >> (18 - 6 * at)) as usize & 63];
-                text.push(if at <= chunk.len() { digit.into() } else { '=' });
-            }
-        }
-        text
-    }
-
-    pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
-        let text = text.as_bytes();
-        if !text.len().is_multiple_of(4) {
-            return None;
-        }
-        let padding = text.iter().rev().take_while(|byte| **byte == b'=').count();
-        let digits = &text[..text.len() - padding.min(3)];
-        let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-        for chunk in digits.chunks(4) {
-            let mut bits = 0_u32;
-            for byte in chunk {
-                let value = DIGITS.iter().position(|digit| digit == byte)?;
-                bits = bits << 6 | u32::try_from(value).ok()?;
-            }
-            bits <<= 6 * (4 - chunk.len());
-            let [_, all @ ..] = bits.to_be_bytes();
-            bytes.extend_from_slice(&all[..chunk.len().checked_sub(1).filter(|n| *n > 0)?]);
-        }
-        (encode(&bytes).as_bytes() == text).then_some(bytes)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,11 +101,12 @@ mod tests {
     fn labels_that_are_no_text_travel_as_base64() {
         for bytes in [&b""[..], b"f", b"fo", b"foo", b"foob", b"fooba", b"foobar", &[0xff, 0, 0x80]]
         {
-            assert_eq!(base64::decode(&base64::encode(bytes)).as_deref(), Some(bytes));
+            let text = wire::to_base64(bytes);
+            assert_eq!(label(None, Some(&text)).unwrap(), bytes);
         }
-        assert_eq!(base64::encode(b"fooba"), "Zm9vYmE=");
+        assert_eq!(wire::to_base64(b"fooba"), "Zm9vYmE=");
         for wrong in ["Zg", "Zg=", "Zh==", "====", "Z===", "Zm9v!mE=", "Zm=v"] {
-            assert_eq!(base64::decode(wrong), None, "{wrong}");
+            assert!(label(None, Some(wrong)).is_err(), "{wrong}");
         }
         let shown = shown(&[0xff]);
         assert_eq!(

@@ -138,18 +138,18 @@ mod tests {
 
     #[test]
     fn a_session_is_known_by_its_secret_and_named_by_its_public_half() {
-        let nobody = Principal::everything();
+        let anyone = Principal::everything();
         let secret = Secret::read(SECRET).unwrap();
-        let public = secret.session(&nobody).public;
+        let public = secret.session(&anyone).public;
         let said = headers(&[(wire::SECRET, SECRET), (wire::SESSION, &public)]);
-        let found = in_headers(&said, &nobody).unwrap().unwrap();
-        assert!(found.id == secret.session(&nobody).id);
+        let found = in_headers(&said, &anyone).unwrap().unwrap();
+        assert!(found.id == secret.session(&anyone).id);
         assert!(found.id.to_bytes() != u128::from_str_radix(SECRET, 16).unwrap().to_be_bytes());
         let other = headers(&[(wire::SECRET, SECRET), (wire::SESSION, &"0".repeat(32))]);
-        assert_eq!(in_headers(&other, &nobody).err().unwrap().kind(), "secret");
+        assert_eq!(in_headers(&other, &anyone).err().unwrap().kind(), "secret");
         let alone = headers(&[(wire::SESSION, &public)]);
-        assert_eq!(in_headers(&alone, &nobody).err().unwrap().kind(), "secret");
-        assert!(in_headers(&HeaderMap::new(), &nobody).unwrap().is_none());
+        assert_eq!(in_headers(&alone, &anyone).err().unwrap().kind(), "secret");
+        assert!(in_headers(&HeaderMap::new(), &anyone).unwrap().is_none());
     }
 
     #[test]

@@ -128,7 +128,7 @@ class Session:
         self.headers = {"Lockkeeper-Session": self.public, "Lockkeeper-Secret": self.secret}
         self.deadline = 0.0
         self.jeopardy = False
-        #: How many callers use the session beside those who have tickets. Guarded by the client's lock.
+        #: How many callers without a ticket use the session. Guarded by the client's lock.
         self.users = 0
         self._pid = os.getpid()
         self._why: dict[str, str] = {}
@@ -450,7 +450,7 @@ class Session:
         for hold in expected:
             self._compare(hold, there.get(hold.ticket))
         with self.lock:
-            # Those whose long poll has not been answered yet stand in line, as we see here.
+            # A waiter whose long poll has not been answered yet stands in line, as we see here.
             self._waiting.update((ticket, True) for ticket in there if ticket in self._waiting)
             left, self._left = self._left or set(), None
             known = {*self._held, *self._waiting, *self._leaving, *left, *(hold.ticket for hold in expected)}

@@ -324,7 +324,7 @@ class Client:
 
 
 class Election:
-    """One leader at a time. Candidates stand in the same line as those who lock the name; what a leader proclaims is
+    """One leader at a time. Candidates stand in the same line as the callers that lock the name; what a leader proclaims is
     the label of its ticket."""
 
     def __init__(self, client: Client, name: str) -> None:

@@ -53,7 +53,7 @@ struct State {
     log: Log,
     tickets: Tickets,
     roots: Roots,
-    /// Those who wait for a change of one lock.
+    /// The requests that wait for a change of one lock.
     names: HashMap<Name, (usize, watch::Sender<u64>)>,
     looking: Freshness,
     is_over: bool,

@@ -185,7 +185,7 @@ impl Stay<'_> {
         }
     }
 
-    /// Waits for the bell of those who contend, or for so long.
+    /// Waits for the bell of a contender, or for so long.
     async fn rings(&self, bell: &mut Option<Arc<Notify>>, rest: Duration) {
         if self.ask.manner == Manner::Queue {
             return sleep(rest).await;

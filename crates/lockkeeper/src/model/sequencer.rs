@@ -28,7 +28,7 @@ pub struct Sequencer {
 }
 
 impl Sequencer {
-    /// The grant of this store, as text. For those who write a store's client: others get one from
+    /// The grant of this store, as text. For the author of a store's client: others get one from
     /// [`Guard::sequencer`](crate::Guard::sequencer).
     #[must_use]
     pub fn of(store: StoreId, claim: Claim) -> Self {
